@@ -14,8 +14,8 @@ use std::time::Duration;
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::{Home, MACHINE_DIR};
-use lockkeeper::engine::queue::ForeignSemaphore;
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
+use lockkeeper_core::ForeignSemaphore;
 use lockkeeper_history::LockUse;
 use lockkeeper_jobs::{JobStatus, Rule, Schedule};
 
@@ -337,8 +337,9 @@ mod tests {
     use std::process::Command;
 
     use lockkeeper::admin::SessionId;
-    use lockkeeper::engine::ensemble::{Node, Zxid};
-    use lockkeeper::engine::queue::contender;
+    use lockkeeper::contest::contender;
+    use lockkeeper_session::Zxid;
+    use lockkeeper_session::ensemble::Node;
 
     use super::*;
 

@@ -58,7 +58,7 @@ impl std::fmt::Debug for Webhook {
 impl Webhook {
     /// Reads the address in a file with credentials: the first line that is not a comment.
     pub(crate) fn read(file: &std::path::Path) -> Result<Self, Failure> {
-        let text = lockkeeper::engine::process::read_credentials("webhook file", file)?;
+        let text = lockkeeper_session::process::read_credentials("webhook file", file)?;
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
         Self::parse(lines.next().unwrap_or_default()).ok_or_else(|| {
             Failure::new(Code::Usage, format!("{} has no http or https address", file.display()))

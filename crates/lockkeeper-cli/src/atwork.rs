@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::engine::process::ProcStat;
-use lockkeeper::engine::text::spell;
+use lockkeeper_session::process::ProcStat;
+use lockkeeper_session::text::spell;
 use serde::{Serialize, Serializer};
 
 use crate::text::plain;

@@ -15,10 +15,10 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
-use lockkeeper::engine::text::spell;
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Holding, Lockkeeper, Loss, Revocation};
 use lockkeeper_helix::Preemption;
+use lockkeeper_session::text::spell;
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,

@@ -11,8 +11,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, Turn};
-use lockkeeper::engine::process::open_own;
 use lockkeeper_server::VERSION;
+use lockkeeper_session::process::open_own;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 use semver::Version;

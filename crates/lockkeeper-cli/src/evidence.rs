@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::text::spell;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Habits, History, PastHold};
 use lockkeeper_observe::deadlock::{Certainty, Deadlock, confirmed};
 use lockkeeper_observe::servers::{SessionConnection, SessionConnections};
+use lockkeeper_session::text::spell;
 
 use crate::atwork::AtWork;
 use crate::colour::Severity;

@@ -9,7 +9,6 @@ use std::path::Path;
 use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::process::{group_name, user_name};
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,
@@ -20,6 +19,7 @@ use lockkeeper_history::LockUse;
 use lockkeeper_jobs::JobError;
 use lockkeeper_letters::retry::{Cause, NotGranted};
 use lockkeeper_server::ServerError;
+use lockkeeper_session::process::{group_name, user_name};
 
 use crate::advice::{Suggested, can_be_asked};
 use crate::place::Place;

@@ -7,8 +7,9 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{FutureExt, join_all, select_all};
 use futures_util::stream::StreamExt;
 use lockkeeper::admin::LockInfo;
-use lockkeeper::engine::ensemble::{OpError, TreeEvent, TreeWatch, refused};
-use lockkeeper::engine::session::context;
+use lockkeeper::error::refused;
+use lockkeeper_session::ensemble::{OpError, TreeEvent, TreeWatch};
+
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::Habits;
@@ -128,8 +129,7 @@ impl<'p> Source<'p> {
         self.keeper = Some(keeper.clone());
         if self.changes.is_none() && !self.unwatched {
             let root = part.root.clone();
-            let context = context(&keeper);
-            let watched = context.ask(move |ensemble| async move {
+            let watched = keeper.sessions().ask(move |ensemble| async move {
                 match ensemble.watch_tree(&root, CHANGES).await {
                     Err(OpError::Unsupported) => Ok(None),
                     watched => watched.map(Some).map_err(|fault| refused(&root, fault)),

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{ContenderInfo, LockInfo, SessionId};
-use lockkeeper::engine::text::spell;
 use lockkeeper_gc::Leftovers;
 use lockkeeper_helix::TransferRequest;
 use lockkeeper_history::{Flapping, Habits};
@@ -13,6 +12,7 @@ use lockkeeper_jobs::JobStatus;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
 use lockkeeper_observe::servers::{Limits, ServerMode, ServerReport, ServerState};
 use lockkeeper_observe::table::{Row, State};
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;

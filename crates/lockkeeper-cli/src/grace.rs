@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::engine::text::typed;
+use lockkeeper_session::text::typed;
 
 use crate::exit::{Code, Failure};
 

@@ -72,7 +72,7 @@ pub(crate) fn has_ended(leader: Pid) -> bool {
 
 #[cfg(target_os = "linux")]
 mod proc {
-    use lockkeeper::engine::process::ProcStat;
+    use lockkeeper_session::process::ProcStat;
 
     pub(super) fn state_of(pid: i32) -> Option<ProcStat> {
         ProcStat::of(pid.try_into().ok()?)

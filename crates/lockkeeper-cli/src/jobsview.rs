@@ -6,10 +6,10 @@ use std::fmt::Write as _;
 use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::engine::text::spell;
 use lockkeeper_history::Refusal;
 use lockkeeper_jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
 use lockkeeper_observe::watch::{JobHealth, JobLine};
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

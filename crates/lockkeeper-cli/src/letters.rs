@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[cfg(feature = "kafka")]
-use lockkeeper::engine::process::read_credentials;
-#[cfg(feature = "kafka")]
 use lockkeeper_config::settings::KafkaSettings;
 use lockkeeper_config::settings::Key;
 use lockkeeper_letters::{FileSink, Sink};
 #[cfg(feature = "kafka")]
 use lockkeeper_letters::{KafkaAddress, KafkaSecurity, KafkaSink, SaslMechanism};
+#[cfg(feature = "kafka")]
+use lockkeeper_session::process::read_credentials;
 use serde::{Deserialize, Serialize};
 
 use crate::advice::absolute;

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use lockkeeper::engine::text::spell;
+use lockkeeper_session::text::spell;
 use unicode_width::UnicodeWidthStr;
 
 use crate::screen::{Size, cut};

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::embedded::{Endpoint, Home, StartMode, Starter};
-use lockkeeper::engine::text::spell;
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Builder, Lockkeeper};
+use lockkeeper_session::text::spell;
 use tokio::time::Instant;
 
 use crate::advice::{self, Suggested};

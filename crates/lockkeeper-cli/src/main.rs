@@ -3,7 +3,7 @@
 //! It is a thin layer over the library. It adds what a Unix command needs: signals, process groups, terminals, exit
 //! codes, and safe text.
 //!
-//! Layers, top first; a file imports from its own layer and from layers below (ARCHITECTURE.md lists all files):
+//! Layers, top first; a file imports from its own layer and from those below it:
 //!
 //! 1. `main`
 //! 2. `commands`: one file for each verb
@@ -48,6 +48,7 @@ mod place;
 mod presence;
 mod program;
 mod records;
+mod registers;
 mod retrying;
 mod screen;
 mod serverlog;

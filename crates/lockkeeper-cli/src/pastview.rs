@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::{ContenderInfo, Held, LOCKS, Owner, Revoked};
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper_history::{Entry, Flapping, HoldEnd, LikelyCause, PastHold, Refusal, RefusalReason};
+use lockkeeper_session::text::{excerpt, spell};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

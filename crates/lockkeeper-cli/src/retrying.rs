@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::MultiGuard;
-use lockkeeper::engine::text::spell;
 use lockkeeper_contentserv::TASK_TIMEOUT;
 use lockkeeper_letters::Sink;
 use lockkeeper_letters::retry::{About, Kept, Operation, Retrying};
+use lockkeeper_session::text::spell;
 
 use crate::advice::Suggested;
 use crate::args::run::RunArgs;
@@ -33,7 +33,7 @@ impl RetryPolicy {
         let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
         if let (Some(delay), 0) = (args.retry_delay, retries) {
             let message =
-                format!("--retry-delay {} is not used without retries", lockkeeper::engine::text::typed(delay));
+                format!("--retry-delay {} is not used without retries", lockkeeper_session::text::typed(delay));
             return Err(Failure::new(Code::Usage, message).hint("add --retries COUNT, or leave out --retry-delay"));
         }
         let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
@@ -44,7 +44,7 @@ impl RetryPolicy {
             let sink = letters::open(place, settings)?;
             // Checked now, not at the end of a long wait.
             let waits = args.wait.is_some() || args.once;
-            let wait = lockkeeper::engine::text::typed(set.background.timeout.value.unwrap_or(TASK_TIMEOUT));
+            let wait = lockkeeper_session::text::typed(set.background.timeout.value.unwrap_or(TASK_TIMEOUT));
             let line = CommandLine::typed(&args.connect, settings, Some(wait.as_str()).filter(|_| !waits))?;
             policy.letters = Some((sink, line));
         }

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Admin, LockInfo};
+use lockkeeper_jobs::known_server_now_ms;
 
 use crate::liveline::whole;
 
@@ -27,7 +28,7 @@ impl ServerTime {
     pub(crate) async fn ask(admin: &Admin, locks: &[LockInfo]) -> Self {
         let sent = SystemTime::now();
         if stamps(locks).next().is_some()
-            && let Ok(Some(ms)) = admin.known_server_now_ms().await
+            && let Ok(Some(ms)) = known_server_now_ms(admin.keeper()).await
             && let Ok(ms) = u64::try_from(ms)
         {
             let now = SystemTime::UNIX_EPOCH + Duration::from_millis(ms);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::ensemble::is_below;
 use lockkeeper::{Builder, Error, LockPath};
 use lockkeeper_config::realms::Realms;
 use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
+use lockkeeper_session::ensemble::is_below;
 
 use lockkeeper_helix::routing::{FollowRouting, RoutingData};
 
@@ -339,7 +339,7 @@ fn layers(args: ConnectArgs) -> Sources {
         }
     }
     if let Some(timeout) = session_timeout {
-        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper::engine::text::typed(timeout));
+        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper_session::text::typed(timeout));
     }
     if let Some(acl) = acl {
         sources = sources.flag(Key::Acl, "--acl", acl);

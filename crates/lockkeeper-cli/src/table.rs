@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::text::excerpt;
 use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::Certainty;
 use lockkeeper_observe::table::{Recorded, Row, State};
+use lockkeeper_session::text::excerpt;
 use unicode_width::UnicodeWidthStr;
 
 use crate::colour::{Severity, bold};

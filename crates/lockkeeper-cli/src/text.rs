@@ -12,15 +12,15 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::Revocation;
 use lockkeeper::admin::{Broken, ContenderInfo, LeaseInfo, LockInfo, Owner, RequestorInfo};
-pub(crate) use lockkeeper::engine::ensemble::node_path;
-pub(crate) use lockkeeper::engine::queue::is_active;
-use lockkeeper::engine::text::excerpt;
+pub(crate) use lockkeeper_session::node_path;
+use lockkeeper_session::text::excerpt;
+pub(crate) use lockkeeper_session::text::is_active;
 
 /// Returns text of unknown origin as a single line, without what a terminal would interpret, and without what the runner of GitHub
 /// Actions would: in a log it takes `##[name]` for a command, anywhere in a line.
 pub(crate) fn plain(text: &str) -> String {
     static IS_RUNNER: LazyLock<bool> = LazyLock::new(|| std::env::var_os("GITHUB_ACTIONS").is_some());
-    let text = lockkeeper::engine::text::plain(text);
+    let text = lockkeeper_session::text::plain(text);
     if *IS_RUNNER { text.replace("##[", "## [") } else { text }
 }
 

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::LockPath;
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::process::open_own;
 use lockkeeper_history::KeptHold;
+use lockkeeper_session::process::open_own;
 use serde::{Deserialize, Serialize};
 
 /// The name of the file.

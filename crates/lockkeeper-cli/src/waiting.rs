@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
-use lockkeeper::engine::text::spell;
 use lockkeeper::error::AdminError;
-use lockkeeper::{LockPath, Lockkeeper, NodeFormat, engine};
+use lockkeeper::{LockPath, Lockkeeper, NodeFormat};
+use lockkeeper_session::text::spell;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;
@@ -103,10 +103,9 @@ fn without_those_that_left(lock: &mut LockInfo, place: usize, names: &HashSet<St
 async fn look_at_names(keeper: &Lockkeeper, line: &mut Line) {
     let Some(place) = own_place(keeper, &line.lock) else { return };
     let (path, format) = (line.lock.path.clone(), NodeFormat::of_node(&line.lock.waiters[place].node));
-    let context = engine::session::context(keeper);
-    let listing = context.ask(move |ensemble| async move {
+    let listing = keeper.sessions().ask(move |ensemble| async move {
         let listed = ensemble.list(format.listed(&path)).await;
-        let listed = listed.map_err(|fault| engine::ensemble::refused(&path, fault))?;
+        let listed = listed.map_err(|fault| lockkeeper::error::refused(&path, fault))?;
         Ok::<_, AdminError>(format.names(&path, listed.names).into_iter().collect())
     });
     if let Ok(names) = listing.await {

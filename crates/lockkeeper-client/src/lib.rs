@@ -23,8 +23,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// ARCHITECTURE.md lists the layers of this crate.
-
 mod calls;
 mod chroot;
 mod client;

@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use tokio::sync::{OnceCell, watch};
 
-use lockkeeper::engine::ensemble::check_servers;
-use lockkeeper::engine::session::{Timer, context};
 use lockkeeper::error::{ConnectError, Misuse, SessionError};
 use lockkeeper::{Builder, LockPath, Lockkeeper};
 use lockkeeper_helix::routing::{FollowRouting, RoutingData, RoutingError};
+use lockkeeper_session::ensemble::check_servers;
 
 /// The pause before routing data is read again that could not be read.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -201,8 +200,8 @@ impl Realms {
     pub async fn follow(builder: Builder, directory: &Lockkeeper) -> Result<Realms, RoutingError> {
         let mut follow = FollowRouting::new(directory);
         let (told, routes) = watch::channel(Routes::of(&follow.next().await?));
-        let timer = Timer::of(directory);
-        context(directory).spawn(async move {
+        let timer = directory.sessions().timer();
+        directory.sessions().spawn(async move {
             loop {
                 let read = tokio::select! {
                     biased;

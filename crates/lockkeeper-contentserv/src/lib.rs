@@ -7,14 +7,12 @@
 
 #![warn(missing_docs)]
 
-use std::io;
-use std::time::Duration;
-
-use lockkeeper::engine;
-use lockkeeper::engine::hold::{GuardSlot, run_until};
 use lockkeeper::error::{AcquireError, Error, ErrorKind, ProductError, ReleaseError, SessionError};
+use lockkeeper::hold::{GuardSlot, run_until};
 use lockkeeper::request::About;
 use lockkeeper::{Acquire, Class, LockPath, Lockkeeper, Loss, PriorityLock, Revocation};
+use std::io;
+use std::time::Duration;
 use thiserror::Error as ThisError;
 
 /// The default timeout of [`MonitorLock::lock_with_timeout`], for both classes.
@@ -213,7 +211,7 @@ impl MonitorLock {
     /// `%25`, so that different objects have different nodes.
     pub fn new(lock_info: &str, keeper: &Lockkeeper, monitor_object: &str) -> Self {
         MonitorLock {
-            lock: engine::queue::priority_lock(keeper, LockPath::at_root(monitor_object)),
+            lock: PriorityLock::at(keeper, LockPath::at_root(monitor_object)),
             monitor_object: monitor_object.to_owned(),
             lock_info: lock_info.to_owned(),
             classes: TaskClasses::default(),
@@ -279,7 +277,7 @@ impl MonitorLock {
     /// Lets the holds of this object be asked to make way for earlier classes, once they are a second old:
     /// [`MonitorLock::should_yield`]. See [`Acquire::yielding`], also for the cost.
     pub fn yielding(self) -> Self {
-        self.min_hold(engine::hold::MIN_HOLD)
+        self.min_hold(PriorityLock::MIN_HOLD)
     }
 
     /// As [`MonitorLock::yielding`], with another minimum: see [`Acquire::min_hold`].
@@ -423,7 +421,7 @@ impl MonitorLock {
     /// Returns what it requests, for a dead letter.
     pub fn about(&self) -> About {
         let (monitor_object, lock_info) = self.names();
-        About { monitor_object, lock_info: Some(lock_info), ..engine::queue::about(&self.lock.acquire()) }
+        About { monitor_object, lock_info: Some(lock_info), ..self.lock.acquire().about() }
     }
 
     /// Runs `work` under the hold that a call of `lock` has acquired, and unlocks. `work` is dropped at its next await if the lock is

@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn the_own_tree_is_not_to_be_locked_and_can_be_looked_at() {
-        for path in ["/lockkeeper", "/lockkeeper/replays/x"] {
+        for path in ["/lockkeeper", "/lockkeeper/locks/x"] {
             assert_eq!(LockPath::parse(path), Err(PathError::OwnTree { path: path.to_owned() }));
             assert!(LockPath::parse_node(path).is_ok(), "{path}");
         }

@@ -28,7 +28,6 @@ pub struct Candidacy {
     stage: Stage,
 }
 
-#[expect(clippy::large_enum_variant, reason = "a candidate has one")]
 enum Stage {
     Idle,
     Campaigning(BoxFuture<'static, Result<Guard, AcquireError>>),

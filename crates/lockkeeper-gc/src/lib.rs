@@ -9,12 +9,15 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper::engine::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Zxid, linearizable, refused};
-use lockkeeper::engine::queue::{AttemptId, Limit, PathRecord, Tombstone};
-use lockkeeper::engine::registers::{JOBS, REQUESTS, STATISTICS, journal, leased};
-use lockkeeper::engine::session::{context, known_server_now_ms};
 use lockkeeper::error::AdminError;
+use lockkeeper::error::refused;
+use lockkeeper::journal;
 use lockkeeper::{Lockkeeper, NodeFormat};
+use lockkeeper_core::leased;
+use lockkeeper_core::{AttemptId, Limit, PathRecord, Tombstone};
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, linearizable};
+use lockkeeper_session::records::server_now_ms;
 use serde::{Serialize, Serializer};
 
 mod sweep;
@@ -101,8 +104,8 @@ impl Leftover {
 }
 
 /// Returns what is left of locks below `root`, which may be `/`. The root itself is not counted. It changes nothing, except for the
-/// data of `/lockkeeper/jobs`, whose write asks for the servers' time. `now_ms`: that time, if the caller knows it; then nothing is
-/// written.
+/// data of the first node of `records`, whose write asks for the servers' time. `now_ms`: that time, if the caller knows it; then
+/// nothing is written. `records`: roots of records below `/lockkeeper`, whose times date what is left.
 ///
 /// # Cost
 ///
@@ -116,10 +119,14 @@ impl Leftover {
 /// # Errors
 ///
 /// The root is no path, the server refuses the read of the root, or it cannot be reached. A root that does not exist has no leftovers.
-pub async fn survey(keeper: &Lockkeeper, root: &str, now_ms: Option<i64>) -> Result<Leftovers, AdminError> {
-    let context = context(keeper);
-    let root = context.root(root)?;
-    context.ask(move |ensemble| async move { walk(&*ensemble, &root, now_ms).await }).await
+pub async fn survey(
+    keeper: &Lockkeeper,
+    root: &str,
+    records: &[&'static str],
+    now_ms: Option<i64>,
+) -> Result<Leftovers, AdminError> {
+    let (root, records) = (keeper.root(root)?, records.to_vec());
+    keeper.sessions().ask(move |ensemble| async move { walk(&*ensemble, &root, &records, now_ms).await }).await
 }
 
 /// A node with its children.
@@ -182,7 +189,12 @@ impl Dates {
     }
 }
 
-async fn walk(ensemble: &dyn Ensemble, root: &str, now_ms: Option<i64>) -> Result<Leftovers, AdminError> {
+async fn walk(
+    ensemble: &dyn Ensemble,
+    root: &str,
+    records: &[&str],
+    now_ms: Option<i64>,
+) -> Result<Leftovers, AdminError> {
     let top = if root.is_empty() { "/" } else { root };
     let mut level = match linearizable(ensemble, ensemble.list(top)).await {
         Ok(Children { names, .. }) => vec![Directory { path: root.to_owned(), names }],
@@ -195,7 +207,7 @@ async fn walk(ensemble: &dyn Ensemble, root: &str, now_ms: Option<i64>) -> Resul
         level = found.list(ensemble, below).await?;
     }
     // Each question for the servers' time has written the first one.
-    for path in [JOBS, REQUESTS, STATISTICS, journal::ROOT] {
+    for path in records.iter().copied().chain([journal::ROOT]) {
         if let Ok(node) = ensemble.read(path).await {
             found.dates.note(&node);
         }
@@ -203,7 +215,10 @@ async fn walk(ensemble: &dyn Ensemble, root: &str, now_ms: Option<i64>) -> Resul
     let now_ms = match now_ms {
         Some(now_ms) => Some(now_ms),
         // An error: this client may not write there.
-        None => known_server_now_ms(ensemble).await.unwrap_or(None),
+        None => match records.first() {
+            Some(first) => server_now_ms(ensemble, first).await.unwrap_or(None),
+            None => None,
+        },
     };
     Ok(found.dated(now_ms))
 }

@@ -4,10 +4,11 @@ use std::time::SystemTime;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{Owner, Proof};
-use lockkeeper::engine::ensemble::{Ensemble, OpError, TxnError, TxnStep, refused};
-use lockkeeper::engine::registers::{journal, records};
-use lockkeeper::engine::session::{Context, context};
+use lockkeeper::error::refused;
 use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper::journal;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnError, TxnStep};
+use lockkeeper_session::records;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -35,7 +36,7 @@ pub struct Cleanup {
     #[serde(skip)]
     pub proof: Proof,
     /// When, by the server's clock.
-    #[serde(skip, default = "lockkeeper::engine::text::unix_epoch")]
+    #[serde(skip, default = "lockkeeper_session::text::unix_epoch")]
     pub at: SystemTime,
 }
 
@@ -87,16 +88,16 @@ struct Batch {
 ///
 /// The server refuses a deletion or the record, or it cannot be reached. What was deleted before that is recorded.
 pub async fn sweep(keeper: &Lockkeeper, root: &str, leftovers: &[Leftover]) -> Result<Swept, AdminError> {
-    let context = context(keeper);
-    context.root(root)?;
-    let (root, batches, own) = (root.to_owned(), batches(leftovers), context.clone());
-    let sweeping = context.run_while_answered(async move {
+    let keeper = keeper.clone();
+    keeper.root(root)?;
+    let (root, batches, own) = (root.to_owned(), batches(leftovers), keeper.clone());
+    let sweeping = keeper.sessions().run_while_answered(async move {
         let mut swept = Swept::default();
         for batch in batches {
             delete(&own, &root, batch, &mut swept).await?;
         }
         if !swept.deleted.is_empty() {
-            let (_session, ensemble) = own.session(None).await?;
+            let (_session, ensemble) = own.sessions().session(None).await?;
             journal::prune(&*ensemble).await;
         }
         Ok(swept)
@@ -118,7 +119,7 @@ pub async fn sweep(keeper: &Lockkeeper, root: &str, leftovers: &[Leftover]) -> R
 ///
 /// The server refuses the read or cannot be reached.
 pub async fn cleanups(keeper: &Lockkeeper, root: &str) -> Result<Vec<Cleanup>, AdminError> {
-    journal::entries_below(&context(keeper), root).await
+    journal::entries_below(&keeper.clone(), root).await
 }
 
 /// Divides leftovers into those of one transaction each.
@@ -144,11 +145,11 @@ fn batches(leftovers: &[Leftover]) -> Vec<Batch> {
 }
 
 /// Deletes the nodes of a batch that are as they were read, and adds all of them to `swept`.
-async fn delete(context: &Context, root: &str, batch: Batch, swept: &mut Swept) -> Result<(), AdminError> {
+async fn delete(keeper: &Lockkeeper, root: &str, batch: Batch, swept: &mut Swept) -> Result<(), AdminError> {
     let Batch { what, mut nodes, .. } = batch;
     let (mut id, mut attempts) = (Uuid::new_v4(), 0);
     while !nodes.is_empty() && attempts < MAX_ATTEMPTS {
-        let (_session, ensemble) = context.session(None).await?;
+        let (_session, ensemble) = keeper.sessions().session(None).await?;
         let ensemble = &*ensemble;
         let paths: Vec<_> = nodes.iter().map(|(path, _)| path.clone()).collect();
         // Written by an attempt whose reply was lost.
@@ -165,7 +166,7 @@ async fn delete(context: &Context, root: &str, batch: Batch, swept: &mut Swept) 
             swept.deleted.extend(paths);
             return Ok(());
         }
-        let (by, proof, at) = (context.owner().clone(), Proof::default(), SystemTime::UNIX_EPOCH);
+        let (by, proof, at) = (keeper.owner().clone(), Proof::default(), SystemTime::UNIX_EPOCH);
         let record = Cleanup { root: root.to_owned(), what: what.to_owned(), nodes: paths.clone(), by, proof, at };
         let deletes =
             nodes.iter().map(|(path, version)| TxnStep::Delete { path: path.clone(), version: Some(*version) });
@@ -177,7 +178,7 @@ async fn delete(context: &Context, root: &str, batch: Batch, swept: &mut Swept) 
             }
             Err(TxnError { step: Some(0), fault: OpError::NoNode }) => {
                 attempts += 1;
-                match records::make(ensemble, journal::ROOT).await {
+                match records::make(ensemble, journal::ROOT, NodeKind::Shared).await {
                     Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                     Err(fault) => return Err(refused(journal::ROOT, fault)),
                 }

@@ -6,10 +6,13 @@ use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::embedded::{Server, server_config};
-use lockkeeper::engine::ensemble::NodeKind;
-use lockkeeper::engine::session::context;
+use lockkeeper_session::ensemble::NodeKind;
+
 use lockkeeper::error::AdminError;
 use lockkeeper_gc::{Leftover, LeftoverKind, cleanups, survey, sweep};
+
+/// The root of records whose write asks for the servers' time.
+const RECORDS: [&str; 1] = ["/lockkeeper/jobs"];
 
 /// A server and a client of it.
 async fn site() -> (Server, Lockkeeper) {
@@ -22,8 +25,8 @@ async fn site() -> (Server, Lockkeeper) {
 /// Creates persistent nodes without data.
 async fn create(keeper: &Lockkeeper, paths: &[&str]) {
     for path in paths {
-        let (path, context) = ((*path).to_owned(), context(keeper));
-        let created = context.ask(async move |ensemble| {
+        let (path, keeper) = ((*path).to_owned(), keeper.clone());
+        let created = keeper.sessions().ask(async move |ensemble| {
             ensemble.create(&path, Vec::new(), NodeKind::Persistent).await.unwrap();
             Ok::<_, AdminError>(())
         });
@@ -33,8 +36,8 @@ async fn create(keeper: &Lockkeeper, paths: &[&str]) {
 
 /// Writes a node, as a person with another client does.
 async fn write(keeper: &Lockkeeper, path: &str, data: &str) {
-    let (path, data, context) = (path.to_owned(), data.as_bytes().to_vec(), context(keeper));
-    let written = context.ask(async move |ensemble| {
+    let (path, data, keeper) = (path.to_owned(), data.as_bytes().to_vec(), keeper.clone());
+    let written = keeper.sessions().ask(async move |ensemble| {
         ensemble.write(&path, data, None).await.unwrap();
         Ok::<_, AdminError>(())
     });
@@ -42,7 +45,7 @@ async fn write(keeper: &Lockkeeper, path: &str, data: &str) {
 }
 
 async fn found(keeper: &Lockkeeper) -> Vec<Leftover> {
-    survey(keeper, "/", None).await.unwrap().nodes
+    survey(keeper, "/", &RECORDS, None).await.unwrap().nodes
 }
 
 fn paths(leftovers: &[Leftover]) -> Vec<&str> {
@@ -55,8 +58,8 @@ async fn a_lock_in_use_is_not_left_and_a_root_that_does_not_exist_has_nothing() 
     create(&keeper, &["/locks/team", "/locks/team/a", "/locks/b"]).await;
     let guard = keeper.mutex("/locks/b").acquire().await.unwrap();
     assert_eq!(paths(&found(&keeper).await), ["/locks/team/a"]);
-    assert_eq!(survey(&keeper, "/nowhere", None).await.unwrap().nodes, []);
-    assert!(survey(&keeper, "no path", None).await.is_err());
+    assert_eq!(survey(&keeper, "/nowhere", &RECORDS, None).await.unwrap().nodes, []);
+    assert!(survey(&keeper, "no path", &RECORDS, None).await.is_err());
     guard.release().await.unwrap();
 }
 
@@ -105,7 +108,7 @@ async fn a_last_use_that_nothing_dates_counts_as_one_of_now() {
     create(&keeper, &["/locks/used", "/locks/never-used"]).await;
     let guard = keeper.mutex("/locks/used").acquire().await.unwrap();
     guard.release().await.unwrap();
-    let left = survey(&keeper, "/locks", None).await.unwrap();
+    let left = survey(&keeper, "/locks", &RECORDS, None).await.unwrap();
     let [never, used] = &left.nodes[..] else { panic!("{left:?}") };
     assert_eq!(never.unused_since_ms, Some(never.created_ms));
     assert!(never.is_unused(never.created_ms + 1_000, Duration::from_secs(1)));

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::hold::{Call, Meter};
-use lockkeeper::engine::queue::LEASE;
-use lockkeeper::engine::session::Context;
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::LEASE;
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
+use lockkeeper::hold::{Call, Meter};
 use lockkeeper::{CancellationToken, Request};
 use tokio::sync::oneshot;
 
@@ -44,7 +44,7 @@ use crate::request::LeaseAttempt;
 /// [`AcquireLeaseError::Misuse`], before anything is sent, if the terms, the path or the scope are not valid.
 #[must_use = "a request does nothing until it is awaited"]
 pub struct AcquireLease {
-    context: Context,
+    keeper: Lockkeeper,
     /// The attempt, if its arguments are valid.
     request: Result<Box<LeaseAttempt>, AcquireLeaseError>,
     outcome: oneshot::Receiver<Result<HelixGuard, AcquireLeaseError>>,
@@ -52,11 +52,11 @@ pub struct AcquireLease {
 
 impl AcquireLease {
     pub(super) fn new(
-        context: Context,
+        keeper: Lockkeeper,
         request: Result<LeaseAttempt, AcquireLeaseError>,
         outcome: oneshot::Receiver<Result<HelixGuard, AcquireLeaseError>>,
     ) -> Self {
-        AcquireLease { context, request: request.map(Box::new), outcome }
+        AcquireLease { keeper, request: request.map(Box::new), outcome }
     }
 
     fn with(mut self, set: impl FnOnce(&mut LeaseAttempt)) -> Self {
@@ -119,8 +119,8 @@ impl AcquireLease {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn wait(self) -> Result<HelixGuard, AcquireLeaseError> {
-        let context = self.context.clone();
-        context.block_on(self.into_future())
+        let keeper = self.keeper.clone();
+        keeper.block_on(self.into_future())
     }
 }
 
@@ -136,19 +136,20 @@ impl IntoFuture for AcquireLease {
 
     fn into_future(self) -> Self::IntoFuture {
         // Start here, not at the first poll, as a request for any other kind does.
-        let AcquireLease { context, request, outcome } = self;
-        let (request, refused) = match request.and_then(|request| Ok(context.check_process().map(|()| request)?)) {
-            Ok(request) => (Some(request), None),
-            Err(error) => (None, Some(error)),
-        };
-        let started = context.clock().instant();
+        let AcquireLease { keeper, request, outcome } = self;
+        let (request, refused) =
+            match request.and_then(|request| Ok(keeper.sessions().check_process().map(|()| request)?)) {
+                Ok(request) => (Some(request), None),
+                Err(error) => (None, Some(error)),
+            };
+        let started = keeper.sessions().clock().instant();
         let call = match &request {
             Some(request) => Call::begin(request.node.path.clone(), &request.options.meter),
-            None => Call::begin(String::new(), &Meter::new(LEASE, context.group())),
+            None => Call::begin(String::new(), &Meter::new(LEASE, keeper.metrics_group())),
         };
         if let Some(mut request) = request {
             request.limits.begin(started);
-            context.spawn(request.run());
+            keeper.sessions().spawn(request.run());
         }
         let outcome = outcome.map(|reply| reply.unwrap_or(Err(refused.unwrap_or(SessionError::Closed.into()))));
         outcome.map(move |outcome| call.end(outcome, |guard| guard)).boxed()

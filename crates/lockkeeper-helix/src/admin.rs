@@ -1,11 +1,10 @@
 //! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::is_below;
-use lockkeeper::engine::registers::journal;
-use lockkeeper::engine::session::Context;
-use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::error::AdminError;
+use lockkeeper::error::misuse;
+use lockkeeper::journal;
+use lockkeeper_session::ensemble::is_below;
 
 use crate::approval::Decision;
 use crate::error::LeaseError;
@@ -18,13 +17,13 @@ use crate::published;
 /// breaks leased locks, as all others.
 #[derive(Clone, Debug)]
 pub struct HelixAdmin {
-    context: Context,
+    keeper: Lockkeeper,
 }
 
 impl HelixAdmin {
     /// Creates the handle. Sends nothing.
     pub fn new(keeper: &Lockkeeper) -> Self {
-        HelixAdmin { context: engine::session::context(keeper) }
+        HelixAdmin { keeper: keeper.clone() }
     }
 
     /// Returns the pending decisions about locks at and below `root`, the oldest first. `root` may be `/`.
@@ -41,8 +40,9 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn requests(&self, root: impl AsRef<str>) -> Result<Vec<TransferRequest>, AdminError> {
-        let root = self.context.root(root.as_ref())?;
-        self.context
+        let root = self.keeper.root(root.as_ref())?;
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let mut requests = pending::waiting(&*ensemble).await?;
                 requests.retain(|request| is_below(&request.facts.path, &root));
@@ -72,10 +72,13 @@ impl HelixAdmin {
     /// [`LeaseError::Decided`] if another decision came first.
     pub async fn decide(&self, request: &TransferRequest, decision: Decision) -> Result<DecisionRecord, LeaseError> {
         let (approved, by, reason) = decision.into_parts();
-        let reason = Misuse::check_reason(&request.facts.path, &reason)?;
+        let reason = misuse::check_reason(&request.facts.path, &reason)?;
         let decision = OperatorDecision { approved, by, reason };
-        let (context, id, path) = (self.context.clone(), request.id.clone(), request.facts.path.clone());
-        self.context.run_while_answered(async move { pending::decide(&context, &id, path, decision).await }).await
+        let (keeper, id, path) = (self.keeper.clone(), request.id.clone(), request.facts.path.clone());
+        self.keeper
+            .sessions()
+            .run_while_answered(async move { pending::decide(&keeper, &id, path, decision).await })
+            .await
     }
 
     /// Returns the decisions about locks at and below `root`, the oldest first. They are those of people, of rules and of
@@ -94,7 +97,7 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn decisions(&self, root: impl AsRef<str>) -> Result<Vec<DecisionRecord>, AdminError> {
-        journal::entries_below(&self.context, root.as_ref()).await
+        journal::entries_below(&self.keeper, root.as_ref()).await
     }
 
     /// Returns the requests with the emergency priority for locks at and below `root`, the oldest first, whether they
@@ -112,7 +115,7 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn emergencies(&self, root: impl AsRef<str>) -> Result<Vec<EmergencyRecord>, AdminError> {
-        journal::entries_below(&self.context, root.as_ref()).await
+        journal::entries_below(&self.keeper, root.as_ref()).await
     }
 
     /// Returns the fleet's counters of the leased lock at `path`, by owner; `None` if there are none.
@@ -131,8 +134,8 @@ impl HelixAdmin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn statistics(&self, path: impl AsRef<str>) -> Result<Option<Statistics>, AdminError> {
-        let path = self.context.path(path.as_ref())?;
-        self.context.ask(move |ensemble| async move { published::read(&*ensemble, &path).await }).await
+        let path = self.keeper.path(path.as_ref())?;
+        self.keeper.sessions().ask(move |ensemble| async move { published::read(&*ensemble, &path).await }).await
     }
 
     /// Deletes the fleet's counters of the leased lock at `path`; `false` if there were none.
@@ -149,7 +152,7 @@ impl HelixAdmin {
     ///
     /// As [`HelixAdmin::statistics`].
     pub async fn forget_statistics(&self, path: impl AsRef<str>) -> Result<bool, AdminError> {
-        let path = self.context.path(path.as_ref())?;
-        self.context.ask(move |ensemble| async move { published::forget(&*ensemble, &path).await }).await
+        let path = self.keeper.path(path.as_ref())?;
+        self.keeper.sessions().ask(move |ensemble| async move { published::forget(&*ensemble, &path).await }).await
     }
 }

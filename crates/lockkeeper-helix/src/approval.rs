@@ -11,8 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::registers::journal;
-use lockkeeper::engine::session::{Context, Session};
+use lockkeeper::Lockkeeper;
+use lockkeeper::journal;
+use lockkeeper_session::Session;
 use tokio::sync::oneshot;
 
 use crate::journal::{DecisionRecord, TransferFacts};
@@ -188,7 +189,7 @@ impl Approval {
         &self,
         alert: &mut CleanupAlert,
         until_ms: i64,
-        context: &Context,
+        keeper: &Lockkeeper,
         session: &Arc<Session>,
     ) -> oneshot::Receiver<ApprovalAnswer> {
         let (answer, decision) = oneshot::channel();
@@ -202,10 +203,10 @@ impl Approval {
             alert: alert.clone(),
             id,
             until_ms,
-            context: context.clone(),
+            keeper: keeper.clone(),
             session: session.clone(),
         };
-        context.spawn(pending.run(answer));
+        keeper.sessions().spawn(pending.run(answer));
         decision
     }
 
@@ -236,7 +237,7 @@ struct PendingDecision {
     /// Its id in the journal and, if operators are asked, among the requests.
     id: uuid::Uuid,
     until_ms: i64,
-    context: Context,
+    keeper: Lockkeeper,
     session: Arc<Session>,
 }
 
@@ -246,7 +247,7 @@ impl PendingDecision {
             // Operators have no part of the time for the journal entry.
             let writing_ms = i64::try_from(WRITING.as_millis()).unwrap_or(0);
             let until_ms = u64::try_from(self.until_ms.saturating_sub(writing_ms)).unwrap_or(0);
-            Pending::new(self.context.clone(), self.id, self.alert.facts(), until_ms)
+            Pending::new(self.keeper.clone(), self.id, self.alert.facts(), until_ms)
         });
         if let Some(rule) = self.approval.rule_for(&self.alert) {
             let decision = Decision::Approve { by: rule.name.clone(), reason: "a rule says so".to_owned() };
@@ -322,14 +323,14 @@ impl PendingDecision {
         let entry = DecisionRecord {
             facts: self.alert.facts(),
             approved,
-            by: self.context.owner().clone(),
+            by: self.keeper.owner().clone(),
             proof: lockkeeper::admin::Proof::default(),
             on_behalf_of: Some(by.clone()),
             by_rule,
             reason: reason.clone(),
             at: std::time::UNIX_EPOCH,
         };
-        match journal::write(&self.context, id, &entry).await {
+        match journal::write(&self.keeper, id, &entry).await {
             Ok(()) => ApprovalAnswer { decision, by_rule },
             Err(error) => {
                 let reason = format!("the decision could not be recorded: {error}");

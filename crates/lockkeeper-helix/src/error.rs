@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockkeeper::engine::registers::journal::ROOT;
-use lockkeeper::engine::text::{excerpt, plain, spell};
 use lockkeeper::error::{AdminError, ErrorKind, Mismatch, Misuse, ProductError, SessionError};
+use lockkeeper::journal::ROOT;
 use lockkeeper::{Error, Loss};
+use lockkeeper_session::text::{excerpt, plain, spell};
 
 use crate::node::NodeError;
 use crate::protocol::{ScopeError, TermsError};
@@ -343,7 +343,8 @@ fn because(message: Option<&str>) -> impl fmt::Display {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper::engine::queue::is_active;
+    use lockkeeper::error::misuse;
+    use lockkeeper_session::text::is_active;
 
     use super::*;
 
@@ -396,7 +397,7 @@ mod tests {
             own,
             vec![AcquireLeaseError::Cancelled { path: path() }, SessionError::Closed.into()],
         );
-        are(ErrorKind::Misuse, own, vec![Misuse::no_reason(&path()).into()]);
+        are(ErrorKind::Misuse, own, vec![misuse::no_reason(&path()).into()]);
         are(ErrorKind::Mismatch, own, vec![mismatch().into()]);
         let own = |error: &LeaseError| error.kind();
         let lost = vec![
@@ -408,7 +409,7 @@ mod tests {
         let decided = LeaseError::Decided { path: path(), approved: true, by: text(), reason: text() };
         are(ErrorKind::Mismatch, own, vec![LeaseError::NotOwner { path: path(), id: text(), owner: None }, decided]);
         are(ErrorKind::NotFound, own, vec![LeaseError::NoSuchRequest { path: path(), id: None }]);
-        are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, Misuse::no_reason(&path()).into()]);
+        are(ErrorKind::Misuse, own, vec![LeaseError::StillOwner { path: path() }, misuse::no_reason(&path()).into()]);
         are(ErrorKind::Mismatch, own, vec![mismatch().into()]);
         are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);
     }

@@ -4,10 +4,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use lockkeeper::engine::session::{Context, Owned};
-use lockkeeper::engine::wait::reply;
+use lockkeeper::Lockkeeper;
+
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::{Guard, Holding, Loss, MultiGuard};
+use lockkeeper_session::process::Owned;
+use lockkeeper_session::wait::reply;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::error::LeaseError;
@@ -64,7 +66,7 @@ pub(super) enum Order {
 #[must_use = "the lock is released at once unless the guard is bound to a name; `let _ = ..` binds nothing"]
 pub struct HelixGuard {
     guard: Guard,
-    context: Context,
+    keeper: Lockkeeper,
     orders: Owned<mpsc::UnboundedSender<Order>>,
     preemption: Owned<watch::Receiver<Option<Preemption>>>,
     /// The owner's user id.
@@ -74,12 +76,12 @@ pub struct HelixGuard {
 impl HelixGuard {
     pub(super) fn new(
         guard: Guard,
-        context: Context,
+        keeper: Lockkeeper,
         orders: mpsc::UnboundedSender<Order>,
         preemption: watch::Receiver<Option<Preemption>>,
         id: String,
     ) -> Self {
-        HelixGuard { guard, context, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
+        HelixGuard { guard, keeper, orders: Owned::new(orders), preemption: Owned::new(preemption), id }
     }
 
     /// Waits until a request of a higher priority wants the lock, and returns the requestor and the deadlines.
@@ -152,8 +154,8 @@ impl HelixGuard {
     /// long again: the transfer goes on in the background.
     pub async fn transfer(&self, to: &str) -> Result<(), LeaseError> {
         Terms::new(self.id.as_str(), 1).check_transfer(to)?;
-        let context = self.context.clone();
-        let silence = self.context.run(async move { Err(context.silence().await.into()) });
+        let keeper = self.keeper.clone();
+        let silence = self.keeper.sessions().run(async move { Err(keeper.sessions().silence().await.into()) });
         tokio::select! {
             biased;
             handed = self.order(|done| Order::Transfer(to.to_owned(), done)) => handed,

@@ -12,13 +12,15 @@ use std::time::{Duration, Instant};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::engine::ensemble::{OpError, Watcher};
-use lockkeeper::engine::hold::{Hold, HoldOptions, HoldRequest, Leaving, Trust, guard_of};
-use lockkeeper::engine::registers::leased::{Held, Record};
-use lockkeeper::engine::session::{Context, KeepTrusted};
-use lockkeeper::engine::wait::or_never;
+use lockkeeper::Lockkeeper;
 use lockkeeper::error::ReleaseError;
+use lockkeeper::hold::{Hold, HoldOptions, HoldRequest, Leaving, guard_of};
 use lockkeeper::{FencingToken, Loss, Revocation};
+use lockkeeper_core::leased::{Held, Record};
+use lockkeeper_session::KeepTrusted;
+use lockkeeper_session::Trust;
+use lockkeeper_session::ensemble::{OpError, Watcher};
+use lockkeeper_session::wait::or_never;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::noted::LeaseNote;
@@ -49,7 +51,7 @@ pub(super) enum Cleanup {
 }
 
 pub(super) struct LeaseTask {
-    context: Context,
+    keeper: Lockkeeper,
     node: LockNode,
     terms: Terms,
     cleanup: Cleanup,
@@ -110,7 +112,7 @@ enum LeaseWake {
 
 impl LeaseTask {
     pub(super) fn begin(
-        context: Context,
+        keeper: Lockkeeper,
         node: LockNode,
         terms: Terms,
         (cleanup, options): (Cleanup, HoldOptions),
@@ -130,9 +132,9 @@ impl LeaseTask {
         status.send_replace(LockStatus::Locked);
         tracing::debug!(path = %node.path, by = %terms.id, %token, "granted");
         let account = HoldAccount::open(recorder.clone(), &terms.id, session_ref.session.now(), terms.lease_ms);
-        let guard = HelixGuard::new(guard, context.clone(), order, preempted, terms.id.clone());
+        let guard = HelixGuard::new(guard, keeper.clone(), order, preempted, terms.id.clone());
         let task = LeaseTask {
-            context,
+            keeper,
             node,
             terms,
             cleanup,
@@ -164,7 +166,7 @@ impl LeaseTask {
 
     /// Replaces the previous hold of the same owner.
     pub(super) fn supersede(&self) {
-        self.context.shared::<Leases>().add(&self.terms.id, &self.hold);
+        self.keeper.sessions().shared::<Leases>().add(&self.terms.id, &self.hold);
     }
 
     pub(super) async fn run(mut self) {
@@ -213,7 +215,7 @@ impl LeaseTask {
                 }
                 LeaseWake::Looked(Err(failure)) => {
                     self.kept = None;
-                    if let Err(error) = self.session_ref.recover(&self.context, failure).await {
+                    if let Err(error) = self.session_ref.recover(&self.keeper, failure).await {
                         return self.cut_off(&error);
                     }
                 }
@@ -221,7 +223,7 @@ impl LeaseTask {
                 LeaseWake::SessionOver => {
                     (watcher, self.kept) = (None, None);
                     if let Err(error) =
-                        self.session_ref.recover(&self.context, LookError::Passing(OpError::SessionOver)).await
+                        self.session_ref.recover(&self.keeper, LookError::Passing(OpError::SessionOver)).await
                     {
                         return self.cut_off(&error);
                     }
@@ -307,7 +309,7 @@ impl LeaseTask {
                 Some(HoldRequest::Verify(answer)) => LeaseWake::Verify(answer),
                 Some(HoldRequest::Refuse(reason)) => LeaseWake::Refuse(reason.into()),
                 Some(HoldRequest::Note(note)) => {
-                    self.note = Some(LeaseNote::new(note, self.hold.clone(), self.context.clock()));
+                    self.note = Some(LeaseNote::new(note, self.hold.clone(), self.keeper.sessions().clock()));
                     LeaseWake::Other
                 }
                 Some(_) => LeaseWake::Other,

@@ -4,8 +4,8 @@
 use std::time::SystemTime;
 
 use lockkeeper::admin::{Owner, Proof};
-use lockkeeper::engine::registers::journal::Entry;
-use lockkeeper::engine::text::unix_epoch;
+use lockkeeper::journal::Entry;
+use lockkeeper_session::text::unix_epoch;
 use serde::{Deserialize, Serialize};
 
 /// The facts about an owner that has not finished its cleanup in time.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
 use lockkeeper::Loss;
-use lockkeeper::engine::hold::Hold;
+use lockkeeper::hold::Hold;
 
 /// The last hold of each leased lock, by path and owner. All lock objects of a context share it.
 #[derive(Default)]

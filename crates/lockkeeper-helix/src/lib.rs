@@ -26,6 +26,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
+use lockkeeper_session::ensemble::NodeKind;
+
 mod acquire;
 mod admin;
 mod approval;
@@ -65,4 +67,7 @@ pub use place::{Place, Unlocked};
 pub use protocol::{EMERGENCY, Histogram, Scope, ScopeError, Statistics, Tally, Terms, TermsError};
 pub use queue_lock::QueueLock;
 pub use status::LockStatus;
+
+/// The nodes below `/lockkeeper` that leased locks keep records in, for [`Admin::set_up`](lockkeeper::admin::Admin::set_up).
+pub const REGISTERS: [(&str, NodeKind); 2] = [(pending::ROOT, NodeKind::Shared), (published::ROOT, NodeKind::Shared)];
 pub use tokio::sync::watch::Receiver as WatchReceiver;

@@ -1,16 +1,15 @@
 //! `HelixLock`, the leased lock as programs see it: its options and its operations.
 
+use lockkeeper::error::misuse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use lockkeeper::admin::LEASE;
 use lockkeeper::admin::LockAttributes;
-use lockkeeper::engine;
-use lockkeeper::engine::hold::{HoldOptions, Meter};
-use lockkeeper::engine::queue::LEASE;
-use lockkeeper::engine::session::Context;
 use lockkeeper::error::Misuse;
+use lockkeeper::hold::{HoldOptions, Meter};
 use lockkeeper::{Error, LockPath, Lockkeeper};
 use tokio::sync::{Mutex, oneshot, watch};
 
@@ -27,7 +26,7 @@ use crate::recorder::Recorder;
 use crate::request::{CallLimits, LeaseAttempt, Progress};
 use crate::status::LockStatus;
 #[cfg(feature = "metrics")]
-use lockkeeper::engine::hold::Group;
+use lockkeeper::hold::Group;
 
 /// A leased lock with priorities, compatible with Apache Helix. Clones are the same owner.
 ///
@@ -51,7 +50,7 @@ use lockkeeper::engine::hold::Group;
 #[derive(Clone)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct HelixLock {
-    context: Context,
+    keeper: Lockkeeper,
     path: Result<LockPath, ScopeError>,
     terms: Terms,
     /// The reason for using the emergency priority, if it is used.
@@ -78,17 +77,16 @@ impl HelixLock {
     /// Creates the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before others
     /// may take it. Sends nothing; the acquire reports an invalid path or lease.
     pub fn new(keeper: &Lockkeeper, place: impl Into<Place>, lease: Duration) -> Self {
-        let context = engine::session::context(keeper);
         let path = match &place.into() {
             Place::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
             Place::Scope(scope) => scope.path(),
         };
-        let owner = context.owner();
+        let owner = keeper.owner();
         let id = format!("{}-{}-{}", owner.host, owner.pid, uuid::Uuid::new_v4());
         let status = Arc::new(watch::Sender::new(LockStatus::Unlocked));
-        let recorder = Recorder::new(context.group().clone());
+        let recorder = Recorder::new(keeper.metrics_group().clone());
         HelixLock {
-            context,
+            keeper: keeper.clone(),
             path,
             terms: Terms::new(id, millis(lease)),
             emergency: None,
@@ -270,7 +268,7 @@ impl HelixLock {
     /// write is under way. No acquire and no release waits for them.
     pub fn publish_statistics(mut self) -> Self {
         if let Ok(path) = &self.path {
-            self.recorder.publish(self.context.clone(), path.to_string());
+            self.recorder.publish(self.keeper.clone(), path.to_string());
         }
         self
     }
@@ -296,7 +294,7 @@ impl HelixLock {
     ///
     /// Dropping the future only stops waiting.
     pub async fn flush_statistics(&self, timeout: Duration) -> bool {
-        self.recorder.flush(&self.context, timeout).await
+        self.recorder.flush(&self.keeper, timeout).await
     }
 
     /// Requests the lock: it is granted immediately or not at all, unless it preempts an owner of lower priority or finds a
@@ -328,7 +326,7 @@ impl HelixLock {
     fn request(&self, once: bool) -> AcquireLease {
         let (caller, outcome) = oneshot::channel();
         let request = self.check().map(|(node, emergency)| LeaseAttempt {
-            context: self.context.clone(),
+            keeper: self.keeper.clone(),
             node,
             terms: self.terms.clone(),
             limits: CallLimits::new(once),
@@ -339,23 +337,23 @@ impl HelixLock {
             status: self.shared.status.clone(),
             recorder: self.recorder.clone(),
             options: HoldOptions {
-                on_lost: self.context.on_lost().clone(),
+                on_lost: self.keeper.on_lost().clone(),
                 meter: Meter::new(LEASE, &self.recorder.group),
                 ..HoldOptions::default()
             },
             caller,
             progress: Progress::default(),
         });
-        AcquireLease::new(self.context.clone(), request, outcome)
+        AcquireLease::new(self.keeper.clone(), request, outcome)
     }
 
     /// Checks everything that can be checked before anything is sent. Returns the node and the reason for the emergency.
     fn check(&self) -> Result<(LockNode, Option<String>), AcquireLeaseError> {
         let node = self.node()?;
-        self.context.check_path(&node.path)?;
+        self.keeper.check_path(&node.path)?;
         self.terms.check(self.emergency.is_some())?;
-        let emergency = self.emergency.as_deref().map(|reason| Misuse::check_reason(&node.path, reason)).transpose()?;
-        Misuse::check_message(&node.path, self.terms.message.as_deref())?;
+        let emergency = self.emergency.as_deref().map(|reason| misuse::check_reason(&node.path, reason)).transpose()?;
+        misuse::check_message(&node.path, self.terms.message.as_deref())?;
         Ok((node, emergency))
     }
 
@@ -382,8 +380,9 @@ impl HelixLock {
         {
             return Ok(Unlocked::Released);
         }
-        let (context, terms) = (self.context.clone(), self.terms.clone());
-        let settled = self.context.run_while_answered(async move { node.settle(&context, &terms, Wish::Unlock).await });
+        let (keeper, terms) = (self.keeper.clone(), self.terms.clone());
+        let settled =
+            self.keeper.sessions().run_while_answered(async move { node.settle(&keeper, &terms, Wish::Unlock).await });
         Ok(match settled.await? {
             Stepped::Done { answer: Answer::Left { expired: Some(owner) }, .. } => Unlocked::Expired { owner },
             Stepped::Done { look, .. } if look.written => Unlocked::Released,
@@ -412,10 +411,11 @@ impl HelixLock {
         let node = self.node()?;
         self.terms.check_transfer(to)?;
         let (path, id) = (node.path.clone(), self.terms.id.clone());
-        let (context, terms, to) = (self.context.clone(), self.terms.clone(), to.to_owned());
+        let (keeper, terms, to) = (self.keeper.clone(), self.terms.clone(), to.to_owned());
         let settled = self
-            .context
-            .run_while_answered(async move { node.settle(&context, &terms, Wish::Transfer { to: &to }).await })
+            .keeper
+            .sessions()
+            .run_while_answered(async move { node.settle(&keeper, &terms, Wish::Transfer { to: &to }).await })
             .await?;
         match settled {
             Stepped::Refused(Refusal::NotOwner { owner }) => Err(LeaseError::NotOwner { path, id, owner }),
@@ -511,12 +511,12 @@ impl HelixLock {
 
     async fn look<T: Send + 'static>(
         &self,
-        read: impl FnOnce(&lockkeeper::engine::registers::leased::Record, i64) -> T + Send + 'static,
+        read: impl FnOnce(&lockkeeper_core::leased::Record, i64) -> T + Send + 'static,
     ) -> Result<T, LeaseError> {
-        let (node, context) = (self.node()?, self.context.clone());
-        let looked = self.context.run_while_answered(async move {
-            let mut session_ref = SessionRef::take(&context).await?;
-            let look = node.look_until_answered(&context, &mut session_ref).await?;
+        let (node, keeper) = (self.node()?, self.keeper.clone());
+        let looked = self.keeper.sessions().run_while_answered(async move {
+            let mut session_ref = SessionRef::take(&keeper).await?;
+            let look = node.look_until_answered(&keeper, &mut session_ref).await?;
             Ok(read(&look.record, look.now.latest_ms))
         });
         looked.await

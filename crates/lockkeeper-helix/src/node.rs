@@ -7,16 +7,20 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use lockkeeper::Lockkeeper;
 use lockkeeper::admin::SessionId;
 use lockkeeper::admin::TokenEpoch;
-use lockkeeper::engine::ensemble::{
-    Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, Zxid, above, make_path, zxid_of,
-};
-use lockkeeper::engine::queue::{Limit, PathRecord, is_contended_beside};
-use lockkeeper::engine::registers::leased::Record;
-use lockkeeper::engine::session::{Context, LinkState, Session, no_epoch};
+use lockkeeper::contest::is_contended_beside;
 use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
 use lockkeeper::{FencingToken, NodeFormat};
+use lockkeeper_core::leased::Record;
+use lockkeeper_core::{Limit, PathRecord};
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::{
+    Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, above, make_path, zxid_of,
+};
+use lockkeeper_session::epoch::unreadable as no_epoch;
+use lockkeeper_session::{LinkState, Session};
 use tokio::sync::oneshot;
 
 use crate::protocol::{
@@ -49,7 +53,7 @@ pub(crate) struct SessionRef {
     _present: oneshot::Sender<()>,
 }
 
-/// What the newest session's own writes have shown of the server's time. All leased locks of a context share it.
+/// What the newest session's own writes have shown of the server's time. All leased locks of a handle share it.
 #[derive(Default)]
 struct KnownTime(Mutex<Option<(SessionId, ServerClock)>>);
 
@@ -147,11 +151,11 @@ pub(crate) enum LookError {
 
 impl SessionRef {
     /// References the current session, or opens one if it is over.
-    pub(crate) async fn take(context: &Context) -> Result<SessionRef, SessionError> {
-        let (session, ensemble) = context.session(None).await?;
+    pub(crate) async fn take(keeper: &Lockkeeper) -> Result<SessionRef, SessionError> {
+        let (session, ensemble) = keeper.sessions().session(None).await?;
         let (present, absent) = oneshot::channel::<()>();
         session.spawn(async move { _ = absent.await });
-        let time = context.shared::<KnownTime>();
+        let time = keeper.sessions().shared::<KnownTime>();
         Ok(SessionRef { session, ensemble, behind: true, written_ms: Vec::new(), time, _present: present })
     }
 
@@ -191,7 +195,7 @@ impl SessionRef {
     ///
     /// The failure itself if it is final, [`SessionError::Closed`], or a server's refusal. If the ensemble cannot be
     /// reached, this retries.
-    pub(crate) async fn recover(&mut self, context: &Context, failure: LookError) -> Result<(), NodeError> {
+    pub(crate) async fn recover(&mut self, keeper: &Lockkeeper, failure: LookError) -> Result<(), NodeError> {
         self.behind = true;
         let fault = match failure {
             LookError::Passing(fault) => fault,
@@ -201,7 +205,7 @@ impl SessionRef {
             self.over().await;
         }
         while matches!(self.session.link().borrow().state, LinkState::Over(_)) {
-            match SessionRef::take(context).await {
+            match SessionRef::take(keeper).await {
                 Ok(session_ref) => {
                     *self = SessionRef { written_ms: std::mem::take(&mut self.written_ms), ..session_ref }
                 }
@@ -307,13 +311,13 @@ impl LockNode {
     /// As [`SessionRef::recover`].
     pub(crate) async fn look_until_answered(
         &self,
-        context: &Context,
+        keeper: &Lockkeeper,
         session_ref: &mut SessionRef,
     ) -> Result<Look, NodeError> {
         loop {
             match self.look(session_ref).await {
                 Ok(look) => return Ok(look),
-                Err(failure) => session_ref.recover(context, failure).await?,
+                Err(failure) => session_ref.recover(keeper, failure).await?,
             }
         }
     }
@@ -419,10 +423,10 @@ impl LockNode {
     }
 
     /// Reads and decides until the wish is done or refused, for wishes that do not wait.
-    pub(crate) async fn settle(&self, context: &Context, me: &Terms, wish: Wish<'_>) -> Result<Stepped, NodeError> {
-        let mut session_ref = SessionRef::take(context).await?;
+    pub(crate) async fn settle(&self, keeper: &Lockkeeper, me: &Terms, wish: Wish<'_>) -> Result<Stepped, NodeError> {
+        let mut session_ref = SessionRef::take(keeper).await?;
         loop {
-            let look = self.look_until_answered(context, &mut session_ref).await?;
+            let look = self.look_until_answered(keeper, &mut session_ref).await?;
             match self.step(&mut session_ref, look, me, wish).await? {
                 Stepped::Again { .. } => {}
                 settled => return Ok(settled),

@@ -7,16 +7,21 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use lockkeeper::Lockkeeper;
 use lockkeeper::admin::Owner;
-use lockkeeper::engine::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher, refused};
-use lockkeeper::engine::registers::{REQUESTS as ROOT, journal, records};
-use lockkeeper::engine::session::Context;
-use lockkeeper::engine::text::as_millis;
+use lockkeeper::error::refused;
 use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper::journal;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher};
+use lockkeeper_session::records;
+use lockkeeper_session::text::as_millis;
 use serde::{Deserialize, Serialize};
 
 use crate::error::LeaseError;
 use crate::journal::{DecisionRecord, TransferFacts};
+
+/// The parent of the pending decisions about leased locks.
+pub(crate) const ROOT: &str = "/lockkeeper/requests";
 
 /// How often a decision is retried after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
@@ -83,7 +88,7 @@ pub(crate) async fn waiting(ensemble: &dyn Ensemble) -> Result<Vec<TransferReque
 
 /// Writes a decision and its record in the journal in one transaction.
 pub(crate) async fn decide(
-    context: &Context,
+    keeper: &Lockkeeper,
     id: &str,
     path: String,
     OperatorDecision { approved, by: behalf, reason }: OperatorDecision,
@@ -91,10 +96,10 @@ pub(crate) async fn decide(
     let on_behalf_of = Some(behalf).filter(|behalf| !behalf.is_empty());
     let gone = || LeaseError::NoSuchRequest { path: path.clone(), id: Some(id.to_owned()) };
     let name = uuid::Uuid::parse_str(id).map_err(|_| gone())?;
-    let by = context.owner();
+    let by = keeper.owner();
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = context.session(None).await?;
+        let (_session, ensemble) = keeper.sessions().session(None).await?;
         let ensemble = &*ensemble;
         match journal::find::<DecisionRecord>(ensemble, name).await {
             Ok(Some(decision)) => {
@@ -137,7 +142,7 @@ pub(crate) async fn decide(
             // Another decision came first, which the next read shows.
             Err(OpError::NodeExists | OpError::BadVersion) => {}
             // The node was deleted, which the next read shows; or the journal does not exist yet.
-            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT).await {
+            Err(OpError::NoNode) => match records::make(ensemble, journal::ROOT, NodeKind::Shared).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault).into()),
             },
@@ -149,7 +154,7 @@ pub(crate) async fn decide(
 
 /// A decision that this process waits for. The code that opened it must close it.
 pub(crate) struct Pending {
-    context: Context,
+    keeper: Lockkeeper,
     id: uuid::Uuid,
     data: Vec<u8>,
     path: String,
@@ -165,11 +170,11 @@ pub(crate) struct OperatorDecision {
 
 impl Pending {
     /// A request to be decided until that time of the server.
-    pub(crate) fn new(context: Context, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
+    pub(crate) fn new(keeper: Lockkeeper, id: uuid::Uuid, facts: TransferFacts, until_ms: u64) -> Self {
         let path = facts.path.clone();
-        let stored = StoredRequest { lockkeeper: 1, facts, by: context.owner().clone(), until_ms, decision: None };
+        let stored = StoredRequest { lockkeeper: 1, facts, by: keeper.owner().clone(), until_ms, decision: None };
         let data = serde_json::to_vec(&stored).expect("a struct of strings and numbers always serialises");
-        Pending { context, id, data, path }
+        Pending { keeper, id, data, path }
     }
 
     fn node(&self) -> String {
@@ -184,7 +189,7 @@ impl Pending {
     /// The server refuses it or cannot be reached.
     pub(crate) async fn decided(&self) -> Result<OperatorDecision, AdminError> {
         loop {
-            let (_session, ensemble) = self.context.session(None).await?;
+            let (_session, ensemble) = self.keeper.sessions().session(None).await?;
             let ensemble = &*ensemble;
             // A decision made in the last moment of a session is still in the journal.
             match self.spoken(ensemble).await {
@@ -207,7 +212,7 @@ impl Pending {
         for _ in 0..2 {
             match ensemble.create(&self.node(), self.data.clone(), NodeKind::Ephemeral).await {
                 Ok(_) | Err(OpError::NodeExists) => break,
-                Err(OpError::NoNode) => records::make(ensemble, ROOT).await?,
+                Err(OpError::NoNode) => records::make(ensemble, ROOT, NodeKind::Shared).await?,
                 Err(fault) => return Err(fault),
             }
         }
@@ -215,7 +220,7 @@ impl Pending {
         match serde_json::from_slice::<StoredRequest>(&seen.data) {
             // The journal has the decision, which the next read shows.
             Ok(StoredRequest { decision: Some(_), .. }) => {
-                Ok(Box::pin(std::future::ready(lockkeeper::engine::ensemble::Fired::Changed)))
+                Ok(Box::pin(std::future::ready(lockkeeper_session::ensemble::Fired::Changed)))
             }
             _ => Ok(changed),
         }
@@ -234,7 +239,7 @@ impl Pending {
     /// Deletes the node, so that the request can no longer be decided. Returns the decision if one was made before.
     pub(crate) async fn close(&self) -> Option<OperatorDecision> {
         for _ in 0..MAX_ATTEMPTS {
-            let Ok((_session, ensemble)) = self.context.session(None).await else { return None };
+            let Ok((_session, ensemble)) = self.keeper.sessions().session(None).await else { return None };
             match ensemble.delete(&self.node(), None).await {
                 Ok(()) | Err(OpError::NoNode) => match self.spoken(&*ensemble).await {
                     Ok(verdict) => return verdict,

@@ -5,13 +5,18 @@
 //! names the last writes, so that a write whose reply was lost is not repeated. Owners per lock and locks are bounded;
 //! beyond that, those that were not written for the longest time are deleted.
 
-use lockkeeper::engine::ensemble::{Ensemble, NodeKind, OpError, linearizable, refused};
-use lockkeeper::engine::registers::{STATISTICS as ROOT, records};
-use lockkeeper::engine::session::Context;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, linearizable};
+
+use lockkeeper::Lockkeeper;
+use lockkeeper::error::refused;
 use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper_session::records;
 use serde::{Deserialize, Serialize};
 
 use crate::protocol::Statistics;
+
+/// The parent of the statistics of leased locks.
+pub(crate) const ROOT: &str = "/lockkeeper/stats";
 
 /// How many owners are counted separately. At most 20 KiB each.
 const OWNERS: usize = 16;
@@ -76,11 +81,11 @@ pub(crate) async fn forget(ensemble: &dyn Ensemble, path: &str) -> Result<bool, 
 }
 
 /// Adds the counts of one process. Two round trips, more if others write at the same time.
-pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> Result<(), AdminError> {
+pub(crate) async fn add(keeper: &Lockkeeper, path: &str, counted: &Statistics) -> Result<(), AdminError> {
     let (at, id) = (node(path), uuid::Uuid::new_v4().to_string());
     let mut unsure = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (_session, ensemble) = context.session(None).await?;
+        let (_session, ensemble) = keeper.sessions().session(None).await?;
         let ensemble = &*ensemble;
         let read = ensemble.read(&at);
         let read = if unsure { linearizable(ensemble, read).await } else { read.await };
@@ -114,7 +119,7 @@ pub(crate) async fn add(context: &Context, path: &str, counted: &Statistics) -> 
         };
         match written {
             Ok(()) => return Ok(()),
-            Err(OpError::NoNode) if version.is_none() => match records::make(ensemble, ROOT).await {
+            Err(OpError::NoNode) if version.is_none() => match records::make(ensemble, ROOT, NodeKind::Shared).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(path, fault)),
             },

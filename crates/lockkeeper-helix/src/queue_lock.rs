@@ -2,8 +2,8 @@
 
 use futures_util::future::BoxFuture;
 use lockkeeper::admin::Admin;
-use lockkeeper::engine::hold::GuardSlot;
 use lockkeeper::error::{AcquireError, AdminError, Misuse};
+use lockkeeper::hold::GuardSlot;
 use lockkeeper::{Error, Lockkeeper, Mutex};
 use tokio::sync::Mutex as AsyncMutex;
 

@@ -6,9 +6,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::engine::hold::Group;
-use lockkeeper::engine::session::Context;
+use lockkeeper::Lockkeeper;
 use lockkeeper::error::SessionError;
+use lockkeeper::hold::Group;
 use tokio::sync::watch;
 
 use crate::protocol::{Measurement, Statistics};
@@ -21,7 +21,7 @@ pub(super) struct Recorder {
     pub(super) group: Group,
     counts: Arc<Counts>,
     /// If the counters are published: the handle and the lock's path.
-    publish: Option<(Context, String)>,
+    publish: Option<(Lockkeeper, String)>,
 }
 
 #[derive(Default)]
@@ -45,8 +45,8 @@ impl Recorder {
         Recorder { group, counts: Arc::default(), publish: None }
     }
 
-    pub(super) fn publish(&mut self, context: Context, path: String) {
-        self.publish = Some((context, path));
+    pub(super) fn publish(&mut self, keeper: Lockkeeper, path: String) {
+        self.publish = Some((keeper, path));
     }
 
     pub(super) fn seen(&self) -> Statistics {
@@ -68,17 +68,17 @@ impl Recorder {
 
     /// Starts to write the unpublished counts, unless a write is under way.
     fn send(&self) {
-        let Some((context, path)) = self.publish.clone() else { return };
+        let Some((keeper, path)) = self.publish.clone() else { return };
         if self.counts.writing.send_replace(true) {
             return;
         }
         let counts = self.counts.clone();
-        let task = context.clone();
-        task.spawn(async move {
+        let task = keeper.clone();
+        task.sessions().spawn(async move {
             loop {
                 let unsent = std::mem::take(&mut counts.all.lock().expect("held for a swap only").unsent);
                 if !unsent.is_empty()
-                    && let Err(error) = published::add(&context, &path, &unsent).await
+                    && let Err(error) = published::add(&keeper, &path, &unsent).await
                 {
                     tracing::warn!(%path, %error, "counters could not be published; they go with the next event");
                     counts.all.lock().expect("held for an addition only").unsent.merge(&unsent);
@@ -97,14 +97,14 @@ impl Recorder {
     }
 
     /// Waits until all counts are written; `false` if some cannot be written, or not within `timeout`.
-    pub(super) async fn flush(&self, context: &Context, timeout: Duration) -> bool {
+    pub(super) async fn flush(&self, keeper: &Lockkeeper, timeout: Duration) -> bool {
         if self.counts.all.lock().expect("held for a look only").unsent.is_empty() && !*self.counts.writing.borrow() {
             return true;
         }
         self.send();
         let mut writing = self.counts.writing.subscribe();
         let counts = self.counts.clone();
-        let waited = context.run(async move {
+        let waited = keeper.sessions().run(async move {
             // An error means that no task will write any more.
             let written = tokio::time::timeout(timeout, writing.wait_for(|writing| !writing)).await;
             Ok::<_, SessionError>(

@@ -8,12 +8,13 @@ use std::time::Duration;
 
 use lockkeeper::CancellationToken;
 use lockkeeper::FencingToken;
-use lockkeeper::engine::ensemble::OpError;
-use lockkeeper::engine::hold::HoldOptions;
-use lockkeeper::engine::registers::journal;
-use lockkeeper::engine::session::Context;
-use lockkeeper::engine::wait::{Silence, TRY, cancelled, judged_at, passed};
+use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper::hold::HoldOptions;
+use lockkeeper::journal;
+use lockkeeper_session::Silence;
+use lockkeeper_session::ensemble::OpError;
+use lockkeeper_session::wait::{TRY, cancelled, judged_at, passed};
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
@@ -31,7 +32,7 @@ use crate::verdict::CleanupVerdict;
 
 /// A request and its options.
 pub(super) struct LeaseAttempt {
-    pub(super) context: Context,
+    pub(super) keeper: Lockkeeper,
     pub(super) node: LockNode,
     pub(super) terms: Terms,
     pub(super) limits: CallLimits,
@@ -157,8 +158,8 @@ enum Woken {
 impl LeaseAttempt {
     /// Runs the attempt and, if it succeeds, the hold.
     pub(super) async fn run(mut self) {
-        let (context, limits) = (self.context.clone(), self.limits.clone());
-        let closed = context.closed();
+        let (keeper, limits) = (self.keeper.clone(), self.limits.clone());
+        let closed = keeper.sessions().closed();
         let ended = async {
             tokio::select! {
                 biased;
@@ -171,7 +172,7 @@ impl LeaseAttempt {
         let taken = tokio::select! {
             biased;
             early = &mut ended => Err(self.ended_early(early, None)),
-            session_ref = SessionRef::take(&context) => session_ref.map_err(AcquireLeaseError::from),
+            session_ref = SessionRef::take(&keeper) => session_ref.map_err(AcquireLeaseError::from),
         };
         let mut session_ref = match taken {
             Ok(session_ref) => session_ref,
@@ -181,7 +182,7 @@ impl LeaseAttempt {
         let pursued = tokio::select! {
             biased;
             pursued = self.pursue(&mut session_ref) => Ok(pursued),
-            silence = context.silence() => Err(Early::Silent(silence)),
+            silence = keeper.sessions().silence() => Err(Early::Silent(silence)),
             early = ended => Err(early),
         };
         let pursued = match pursued {
@@ -241,7 +242,7 @@ impl LeaseAttempt {
             }
             (Early::TimedOut, None) => "no session was opened in time",
         };
-        let (servers, waited) = (self.context.servers().to_string(), self.limits.timeout.unwrap_or_default());
+        let (servers, waited) = (self.keeper.sessions().servers().to_string(), self.limits.timeout.unwrap_or_default());
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
@@ -253,13 +254,13 @@ impl LeaseAttempt {
         let mut verdict = CleanupVerdict::new(&self.approval, &self.terms);
         loop {
             self.progress.asks();
-            let look = self.node.look_until_answered(&self.context, session_ref).await?;
+            let look = self.node.look_until_answered(&self.keeper, session_ref).await?;
             self.progress.is_answered();
             self.progress.asks();
             if look.record.is_free()
                 && let Err(failure) = self.node.refuse_incompatible_formats(session_ref, look.others()).await
             {
-                session_ref.recover(&self.context, failure).await?;
+                session_ref.recover(&self.keeper, failure).await?;
                 continue;
             }
             let waiting_ms = self.terms.waiting_ms.unwrap_or(i64::MAX);
@@ -337,7 +338,7 @@ impl LeaseAttempt {
                         &look,
                         || self.alert(owner),
                         &self.approval,
-                        (&self.context, session_ref),
+                        (&self.keeper, session_ref),
                     );
                     if let Some(outcome) = self.wait_or_end(session_ref, *look, until_ms, &mut verdict).await? {
                         return Ok(outcome);
@@ -372,12 +373,12 @@ impl LeaseAttempt {
             path: path.clone(),
             requestor: requestor.clone(),
             message: message.clone(),
-            by: self.context.owner().clone(),
+            by: self.keeper.owner().clone(),
             proof: lockkeeper::admin::Proof::default(),
             reason,
             at: std::time::UNIX_EPOCH,
         };
-        journal::write(&self.context, uuid::Uuid::new_v4(), &entry).await.map_err(|error| match error {
+        journal::write(&self.keeper, uuid::Uuid::new_v4(), &entry).await.map_err(|error| match error {
             AdminError::Session(error) => error.into(),
             other => SessionError::Refused { path: journal::ROOT.to_owned(), reason: other.to_string() }.into(),
         })
@@ -422,7 +423,7 @@ impl LeaseAttempt {
         self.progress.is_answered();
         match self.wait(session_ref, look, until_ms, verdict).await {
             Woken::LookAgain => {}
-            Woken::SessionOver => session_ref.recover(&self.context, LookError::Passing(OpError::SessionOver)).await?,
+            Woken::SessionOver => session_ref.recover(&self.keeper, LookError::Passing(OpError::SessionOver)).await?,
             Woken::CallerGone => return Ok(Some(AttemptEnd::CallerGone)),
             Woken::Closing => {
                 self.withdraw(session_ref).await;
@@ -462,12 +463,12 @@ impl LeaseAttempt {
     /// Removes the own request, or an unwanted grant, from the record. Another hold of the same id stays.
     async fn withdraw(&self, session_ref: &mut SessionRef) {
         loop {
-            let left = match self.node.look_until_answered(&self.context, session_ref).await {
+            let left = match self.node.look_until_answered(&self.keeper, session_ref).await {
                 Ok(look) => {
                     let written_ms = session_ref.written_ms().to_vec();
                     if look.record.held_until_ms(&self.terms.id).is_some_and(|end| written_ms.contains(&end)) {
                         // The record shows the hold of before no more, so it is lost before others can get the lock.
-                        self.context.shared::<Leases>().supersede(&self.terms.id, &self.node.path);
+                        self.keeper.sessions().shared::<Leases>().supersede(&self.terms.id, &self.node.path);
                     }
                     self.node.step(session_ref, look, &self.terms, Wish::Withdraw { written_ms: &written_ms }).await
                 }
@@ -485,9 +486,9 @@ impl LeaseAttempt {
     }
 
     async fn hand_over(self, session_ref: SessionRef, grant: (FencingToken, i64, Duration)) {
-        let LeaseAttempt { context, node, terms, cleanup, status, recorder, options, caller, .. } = self;
+        let LeaseAttempt { keeper, node, terms, cleanup, status, recorder, options, caller, .. } = self;
         let (task, guard) =
-            LeaseTask::begin(context, node, terms, (cleanup, options), (status, recorder), session_ref, grant);
+            LeaseTask::begin(keeper, node, terms, (cleanup, options), (status, recorder), session_ref, grant);
         task.supersede();
         // If the caller has gone, the guard is dropped here, which requests the release.
         _ = caller.send(Ok(guard));

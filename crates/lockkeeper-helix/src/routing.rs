@@ -9,11 +9,11 @@ use std::fmt;
 use futures_util::FutureExt;
 use futures_util::future::select_all;
 use futures_util::stream::{self, StreamExt};
-use lockkeeper::engine::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, check_servers, linearizable};
-use lockkeeper::engine::session::context;
-use lockkeeper::engine::text::{excerpt, plain};
+use lockkeeper_session::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, check_servers, linearizable};
+
 use lockkeeper::error::{ErrorKind, ProductError, SessionError};
 use lockkeeper::{Error, LockPath, Lockkeeper};
+use lockkeeper_session::text::{excerpt, plain};
 
 /// The node that has a child for each realm.
 pub const ROUTING_DATA: &str = "/METADATA_STORE_ROUTING_DATA";
@@ -261,7 +261,7 @@ impl FollowRouting {
             select_all(changes).await;
             self.changes = None;
         }
-        let (realms, changes) = context(&self.keeper).ask(|ensemble| async move { read(&*ensemble).await }).await?;
+        let (realms, changes) = self.keeper.sessions().ask(|ensemble| async move { read(&*ensemble).await }).await?;
         self.changes = Some(changes);
         RoutingData::read(realms.ok_or(RoutingError::Missing)?)
     }

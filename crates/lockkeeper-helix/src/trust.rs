@@ -6,11 +6,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::Loss;
-use lockkeeper::engine::ensemble::{Ensemble, OpError, TxnStep, above, linearizable};
-use lockkeeper::engine::hold::{HeldRecord, Trust, TrustSource};
-use lockkeeper::engine::latest;
-use lockkeeper::engine::registers::leased::Record;
-use lockkeeper::engine::session::Session;
+use lockkeeper_core::leased::Record;
+use lockkeeper_session::Session;
+use lockkeeper_session::ensemble::{Ensemble, OpError, TxnStep, above, linearizable};
+use lockkeeper_session::latest;
+use lockkeeper_session::{HeldRecord, Trust, TrustSource};
 
 /// The source of trust of one hold. Its task says how the hold continues.
 pub(super) struct LeaseTrust {

@@ -3,7 +3,7 @@
 //! While the decision is pending, the request outlasts its wait. Once it is made, it turns force on or off, and the
 //! terms decide the rest.
 
-use lockkeeper::engine::session::Context;
+use lockkeeper::Lockkeeper;
 use tokio::sync::oneshot;
 
 use crate::approval::{Approval, ApprovalAnswer, CleanupAlert, Decision};
@@ -69,14 +69,14 @@ impl CleanupVerdict {
         look: &Look,
         alert: impl FnOnce() -> CleanupAlert,
         approval: &Approval,
-        (context, session_ref): (&Context, &SessionRef),
+        (keeper, session_ref): (&Lockkeeper, &SessionRef),
     ) -> i64 {
         match *self {
             CleanupVerdict::Unasked => answered_ms,
             CleanupVerdict::Open { over_ms, extra_ms } if look.now.earliest_ms >= over_ms && !look.written => {
                 let mut alert = Box::new(alert());
                 let until_ms = look.now.latest_ms.saturating_add(extra_ms);
-                let answer = approval.ask(&mut alert, until_ms, context, &session_ref.session);
+                let answer = approval.ask(&mut alert, until_ms, keeper, &session_ref.session);
                 *self = CleanupVerdict::Pending { until_ms, alert, answer };
                 until_ms
             }

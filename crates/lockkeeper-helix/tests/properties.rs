@@ -4,7 +4,7 @@
 mod referee;
 
 use lockkeeper::Revocation;
-use lockkeeper::engine::registers::leased::{Held, NOBODY, Record, Requested};
+use lockkeeper_core::leased::{Held, NOBODY, Record, Requested};
 use lockkeeper_helix::protocol::{Answer, EMERGENCY, Refusal, Rules, SeenRecord, ServerNow, Terms, Wish, transition};
 use lockkeeper_helix::protocol::{Histogram, Measurement, PreemptionOutcome, Statistics};
 use proptest::prelude::*;

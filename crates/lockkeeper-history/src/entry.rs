@@ -3,8 +3,8 @@
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Broken, Grant, Held, Owner, Revoked};
-use lockkeeper::engine::text::as_millis;
 use lockkeeper::{FencingToken, Loss};
+use lockkeeper_session::text::as_millis;
 use serde::{Serialize, Serializer};
 
 use super::lock_use::LockUse;

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::engine::ensemble::linearizable;
+use lockkeeper::Lockkeeper;
 use lockkeeper::error::AdminError;
-use lockkeeper::{Lockkeeper, engine};
+use lockkeeper_session::ensemble::linearizable;
 use serde::{Deserialize, Serialize};
 
 use super::record::StoredHold;
@@ -40,9 +40,10 @@ impl KeptHold {
     ///
     /// The path is not one of the handle's, a server refuses the record, or no server answers.
     pub async fn write(&self, keeper: &Lockkeeper) -> Result<(), AdminError> {
-        let context = engine::session::context(keeper);
-        let (path, kept) = (context.path(&self.path)?, self.clone());
-        context
+        let keeper = keeper.clone();
+        let (path, kept) = (keeper.path(&self.path)?, self.clone());
+        keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let data = || {
                     let ago_ms = now_ms().saturating_sub(kept.ended_ms);
@@ -50,7 +51,7 @@ impl KeptHold {
                 };
                 let lock = store::node(&path);
                 let write = linearizable(&*ensemble, store::write(&*ensemble, &lock, data));
-                write.await.map_err(|fault| engine::ensemble::refused(&path, fault))
+                write.await.map_err(|fault| lockkeeper::error::refused(&path, fault))
             })
             .await
     }

@@ -35,6 +35,8 @@
 //! What a record says is the claim of its writer. Every client that may contend for the lock may write it. Times are the servers':
 //! a record has durations, and the server's stamp says when it was written.
 
+use lockkeeper_session::ensemble::NodeKind;
+
 mod entry;
 mod flapping;
 mod habits;
@@ -58,6 +60,12 @@ pub use read::{Follow, FollowRefusals, History, HistoryError};
 pub use record::{HoldEnd, RefusalReason};
 pub use recorder::{Ending, Recorder, Recording, Unrecorded};
 pub use refusals::{NewRefusal, refused};
+
+/// The parent of all records.
+pub const ROOT: &str = "/lockkeeper/history";
+
+/// The nodes below `/lockkeeper` that it keeps records in, for [`Admin::set_up`](lockkeeper::admin::Admin::set_up).
+pub const REGISTERS: [(&str, NodeKind); 1] = [(ROOT, NodeKind::Shared)];
 
 /// Compiles the example of the README.
 #[cfg(doctest)]

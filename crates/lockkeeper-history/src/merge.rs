@@ -2,9 +2,10 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use crate::ROOT as HISTORY;
 use lockkeeper::admin::{Broken, Owner, Revoked};
-use lockkeeper::engine::registers::{HISTORY, records};
 use lockkeeper::{FencingToken, Loss};
+use lockkeeper_session::records;
 
 use super::entry::{Entry, PastHold, Refusal};
 use super::lock_use::LockUse;

@@ -4,13 +4,14 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use crate::ROOT as HISTORY;
 use futures_util::future::select_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, is_below, refused};
-use lockkeeper::engine::registers::{HISTORY, records};
 use lockkeeper::error::AdminError;
+use lockkeeper::error::refused;
+use lockkeeper_session::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, is_below};
+use lockkeeper_session::records;
 
 use super::entry::{Entry, Refusal};
 use super::habits::Habits;
@@ -45,10 +46,10 @@ impl History {
     ///
     /// The path is not one, the server refuses the read, or it cannot be reached.
     pub async fn of(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let context = engine::session::context(&self.keeper);
-        let path = context.path(path.as_ref())?;
+        let keeper = self.keeper.clone();
+        let path = keeper.path(path.as_ref())?;
         let at = path.clone();
-        let stored = context.ask(move |ensemble| async move { recorded(&*ensemble, &at).await });
+        let stored = keeper.sessions().ask(move |ensemble| async move { recorded(&*ensemble, &at).await });
         let admin = self.keeper.admin();
         let (stored, breaks, asked) = tokio::join!(stored, admin.broken(&path), admin.revoked(&path));
         let (mut breaks, mut asked) = (breaks?, asked?);
@@ -59,7 +60,7 @@ impl History {
 
     /// Returns a [`Follow`] of the history of the lock at `path`. Sends nothing. Breaks are noticed with the next record.
     pub fn follow(&self, path: impl AsRef<str>) -> Follow {
-        let path = engine::session::context(&self.keeper).path(path.as_ref()).map_err(AdminError::from);
+        let path = self.keeper.path(path.as_ref()).map_err(AdminError::from);
         Follow { history: self.clone(), path, watchers: Vec::new() }
     }
 
@@ -78,10 +79,10 @@ impl History {
     ///
     /// As [`History::of`].
     pub async fn below(&self, root: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let context = engine::session::context(&self.keeper);
-        let root = context.root(root.as_ref())?;
+        let keeper = self.keeper.clone();
+        let root = keeper.root(root.as_ref())?;
         let below = root.clone();
-        let stored = context.ask(move |ensemble| async move {
+        let stored = keeper.sessions().ask(move |ensemble| async move {
             let names = store::locks(&*ensemble).await.map_err(|fault| refused(HISTORY, fault))?;
             let paths = names.iter().map(|name| records::lock_of(name)).filter(|path| is_below(path, &below));
             read_each(&ensemble, paths.collect()).await
@@ -113,8 +114,8 @@ impl History {
     ///
     /// As [`History::of`].
     pub async fn refusals(&self, paths: &[String]) -> Result<Vec<Refusal>, HistoryError> {
-        let (context, paths) = (engine::session::context(&self.keeper), paths.to_vec());
-        let read = context.ask(move |ensemble| async move { known(&ensemble, &paths).await });
+        let (keeper, paths) = (self.keeper.clone(), paths.to_vec());
+        let read = keeper.sessions().ask(move |ensemble| async move { known(&ensemble, &paths).await });
         Ok(read.await?.iter().flat_map(|(path, records)| refusals_of(path, records)).collect())
     }
 
@@ -133,8 +134,8 @@ impl History {
         paths: &[String],
         now: Option<SystemTime>,
     ) -> Result<HashMap<String, Habits>, HistoryError> {
-        let (context, paths) = (engine::session::context(&self.keeper), paths.to_vec());
-        let read = context.ask(move |ensemble| async move { known(&ensemble, &paths).await }).await?;
+        let (keeper, paths) = (self.keeper.clone(), paths.to_vec());
+        let read = keeper.sessions().ask(move |ensemble| async move { known(&ensemble, &paths).await }).await?;
         let habits = read.into_iter().map(|(path, records)| {
             let habits = Habits::of(&merge::entries(&path, &records, Vec::new(), Vec::new()), now);
             (path, habits)
@@ -181,8 +182,8 @@ impl Follow {
             self.watchers.clear();
         }
         let lock = store::node(&path);
-        let context = engine::session::context(&self.history.keeper);
-        let watch = context.ask(move |ensemble| async move {
+        let keeper = self.history.keeper.clone();
+        let watch = keeper.sessions().ask(move |ensemble| async move {
             store::watch(&*ensemble, &lock).await.map_err(|fault| refused(&lock, fault))
         });
         Ok((path, watch.await?))
@@ -211,9 +212,9 @@ impl FollowRefusals {
     /// As [`History::of`].
     pub async fn next(&mut self) -> Result<Vec<Refusal>, HistoryError> {
         let (path, watchers) = self.follow.changed().await?;
-        let context = engine::session::context(&self.follow.history.keeper);
+        let keeper = self.follow.history.keeper.clone();
         let at = path.clone();
-        let records = context.ask(move |ensemble| async move { recorded(&*ensemble, &at).await }).await?;
+        let records = keeper.sessions().ask(move |ensemble| async move { recorded(&*ensemble, &at).await }).await?;
         self.follow.watchers = watchers;
         Ok(refusals_of(&path, &records))
     }

@@ -4,13 +4,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use lockkeeper::admin::{ContenderInfo, Owner};
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{OpError, TxnStep, linearizable};
-use lockkeeper::engine::hold::{Hold, HoldReport, Note, NotedEnd};
-use lockkeeper::engine::queue::Sequence;
-use lockkeeper::engine::session::{Clock, Context};
 use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper::hold::{Hold, HoldReport, Note, NotedEnd};
 use lockkeeper::{FencingToken, Holding, Lockkeeper, Loss, NodeFormat};
+use lockkeeper_core::Sequence;
+use lockkeeper_session::Clock;
+use lockkeeper_session::ensemble::{OpError, TxnStep, linearizable};
 use tokio::sync::oneshot;
 
 use super::kept::KeptHold;
@@ -66,7 +65,7 @@ impl Ending {
 /// A hold that is recorded when it ends. Dropping this changes nothing.
 #[derive(Debug)]
 pub struct Recording {
-    context: Context,
+    keeper: Lockkeeper,
     recorded: Arc<Recorded>,
     ended: oneshot::Receiver<NotedEnd>,
     /// Resolves when the node of the record exists, or cannot be made.
@@ -135,8 +134,8 @@ impl Recorder {
     /// the release. A hold that ends before the read is answered, and one that is lost, costs three round trips in the background: two reads and a write.
     pub fn record(&self, hold: &Holding) {
         let recording = self.begin(hold);
-        let context = recording.context.clone();
-        context.spawn(async move {
+        let keeper = recording.keeper.clone();
+        keeper.sessions().spawn(async move {
             if let Err(error) = recording.written().await {
                 tracing::debug!(%error, "a hold is not recorded");
             }
@@ -146,7 +145,7 @@ impl Recorder {
     /// As [`Recorder::record`], for a program that says more about the end of the hold, and waits for the record:
     /// [`Recording::finish`] or [`Recording::finish_within`]. Without that call, a hold that is lost is not recorded.
     pub fn begin(&self, hold: &Holding) -> Recording {
-        let context = engine::session::context(&self.keeper);
+        let keeper = self.keeper.clone();
         // The node of a hold may be beside the lock's path.
         let node = hold.node();
         let (told, begun) = oneshot::channel();
@@ -156,29 +155,29 @@ impl Recorder {
         let recorded = Arc::new(Recorded {
             path: hold.path().to_owned(),
             lock: store::node(hold.path()),
-            owner: context.owner().clone(),
+            owner: keeper.owner().clone(),
             message: self.message.clone(),
             token: hold.fencing_token(),
             shared,
             used_as: self.used_as.or_else(|| LockUse::of_node(&name)),
             before: self.before.clone(),
-            hold: engine::hold::state_of(hold),
+            hold: lockkeeper::hold::state_of(hold),
             begun: Mutex::new(begun),
             leaving: Mutex::default(),
-            clock: context.clock(),
+            clock: keeper.sessions().clock(),
             slot: OnceLock::new(),
             ending: Mutex::default(),
         });
         let (ended, end) = oneshot::channel();
         let (ready, prepared) = oneshot::channel();
         let noted = recorded.clone();
-        engine::hold::note_end(
+        lockkeeper::hold::note_end(
             hold,
             Note { steps: Box::new(move |report| noted.steps(report)), begun: Some(told), ended },
         );
-        if let Some(ensemble) = engine::session::ensemble_of(hold) {
+        if let Some(ensemble) = lockkeeper::hold::ensemble_of(hold) {
             let (recorded, beside) = (recorded.clone(), Sequence::of_node(&name).filter(|_| shared));
-            context.spawn(async move {
+            keeper.sessions().spawn(async move {
                 #[allow(clippy::cast_sign_loss, reason = "only the position on the circle counts")]
                 let beside = beside.map(|number| number.get() as u32);
                 if let Ok(slot) = store::next_slot(&*ensemble, &recorded.lock, beside).await {
@@ -187,7 +186,7 @@ impl Recorder {
                 drop(ready);
             });
         }
-        Recording { context, recorded, ended: end, prepared }
+        Recording { keeper, recorded, ended: end, prepared }
     }
 }
 
@@ -287,8 +286,8 @@ impl Recording {
     ///
     /// A server refuses the record, or no server answers.
     pub async fn finish(self) -> Result<(), AdminError> {
-        let context = self.context.clone();
-        context.run_while_answered(self.written()).await
+        let keeper = self.keeper.clone();
+        keeper.sessions().run_while_answered(self.written()).await
     }
 
     /// As [`Recording::finish`], for at most this long. If no server takes the record in time, the caller gets it, to keep it until one
@@ -319,7 +318,7 @@ impl Recording {
     }
 
     async fn written(self) -> Result<(), AdminError> {
-        let Recording { context, recorded, ended, prepared } = self;
+        let Recording { keeper, recorded, ended, prepared } = self;
         let Ok(NotedEnd { report, written, at }) = ended.await else { return Ok(()) };
         recorded.leaves(&report, at);
         if written {
@@ -327,14 +326,14 @@ impl Recording {
         }
         // The session of the hold may still be at work for the record.
         _ = prepared.await;
-        let ensemble = context.ensemble().await?;
+        let ensemble = keeper.sessions().ensemble().await?;
         let data = || {
-            let ended_ago = report.ended_ago + context.clock().now().saturating_sub(at);
+            let ended_ago = report.ended_ago + keeper.sessions().clock().now().saturating_sub(at);
             recorded.record(&HoldReport { ended_ago, ..report.clone() }).to_bytes()
         };
         // The last transaction of the hold may have been done although its reply was lost.
         let write = linearizable(&*ensemble, store::write(&*ensemble, &recorded.lock, data));
-        write.await.map_err(|fault: OpError| engine::ensemble::refused(&recorded.lock, fault))
+        write.await.map_err(|fault: OpError| lockkeeper::error::refused(&recorded.lock, fault))
     }
 }
 

@@ -1,11 +1,9 @@
 //! Records requests that were refused.
 
-use std::time::{Duration, UNIX_EPOCH};
-
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError};
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper};
+use lockkeeper_session::ensemble::{Ensemble, Node, NodeKind, OpError};
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::lock_use::LockUse;
 use super::record::{RefusalReason, StoredRefusal};
@@ -64,8 +62,8 @@ impl NewRefusal {
 ///
 /// A server refuses the record, or no server answers.
 pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) -> Result<(), AdminError> {
-    let context = engine::session::context(keeper);
-    let (path, mut owner) = (context.path(path.as_str())?, context.owner().clone());
+    let keeper = keeper.clone();
+    let (path, mut owner) = (keeper.path(path.as_str())?, keeper.owner().clone());
     let NewRefusal { reason, used_as, waited, message, holder, holder_message, pid, count, ago, over } = refusal;
     if let Some(pid) = pid {
         (owner.pid, owner.program) = (pid, None);
@@ -76,11 +74,12 @@ pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) 
     let record = StoredRefusal::new(owner, reason, waited);
     let used_as = used_as.map(|used_as| used_as.to_string());
     let record = StoredRefusal { used_as, message, holder, holder_message, count, ago_ms, first_ms, ..record };
-    context
+    keeper
+        .sessions()
         .ask(move |ensemble| async move {
             write(&*ensemble, &store::node(&path), record)
                 .await
-                .map_err(|fault| engine::ensemble::refused(&path, fault))
+                .map_err(|fault| lockkeeper::error::refused(&path, fault))
         })
         .await
 }
@@ -168,9 +167,9 @@ mod tests {
     fn stored(record: &StoredRefusal, at_ms: i64) -> Option<Node> {
         Some(Node {
             data: record.to_bytes(),
-            czxid: engine::ensemble::Zxid(at_ms),
-            mzxid: engine::ensemble::Zxid(at_ms),
-            pzxid: engine::ensemble::Zxid(at_ms),
+            czxid: lockkeeper_session::Zxid(at_ms),
+            mzxid: lockkeeper_session::Zxid(at_ms),
+            pzxid: lockkeeper_session::Zxid(at_ms),
             ctime_ms: at_ms,
             mtime_ms: at_ms,
             version: 3,

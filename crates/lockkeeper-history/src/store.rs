@@ -1,8 +1,9 @@
 //! Where the records are, and how they are written.
 
+use crate::ROOT as HISTORY;
 use futures_util::future::join_all;
-use lockkeeper::engine::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, Watcher, linearizable};
-use lockkeeper::engine::registers::{HISTORY, records};
+use lockkeeper_session::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, Watcher, linearizable};
+use lockkeeper_session::records;
 
 /// The records of a lock: each with its name and when it was written.
 pub(super) type Stored = Vec<(String, Vec<u8>, i64)>;
@@ -50,7 +51,7 @@ pub(super) async fn make(ensemble: &dyn Ensemble, lock: &str) -> Result<(), OpEr
                 return Ok(());
             }
             Err(OpError::NodeExists) => return Ok(()),
-            Err(OpError::NoNode) => records::make(ensemble, HISTORY).await?,
+            Err(OpError::NoNode) => records::make(ensemble, HISTORY, NodeKind::Shared).await?,
             Err(fault) => return Err(fault),
         }
     }

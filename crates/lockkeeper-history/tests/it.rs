@@ -7,15 +7,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{Ensemble, NodeKind};
-use lockkeeper::engine::registers::HISTORY;
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
+use lockkeeper_history::ROOT as HISTORY;
 use lockkeeper_history::{
     Ending, Entry, History, HoldEnd, NewRefusal, PastHold, Recorder, Recording, Refusal, RefusalReason, refused,
 };
 use lockkeeper_server::{OpCode as Op, Server, Stats};
+use lockkeeper_session::ensemble::{Ensemble, NodeKind};
 
 const LOCK: &str = "/locks/nightly";
 const RECORDS: &str = "/lockkeeper/history/locks%2Fnightly";
@@ -49,7 +48,7 @@ where
         operations(ensemble).await;
         Ok::<_, AdminError>(())
     };
-    engine::session::context(keeper).ask(run).await.unwrap();
+    keeper.sessions().ask(run).await.unwrap();
 }
 
 async fn entries(keeper: &Lockkeeper) -> Vec<Entry> {
@@ -413,9 +412,9 @@ fn a_release_does_not_depend_on_its_record() {
 fn the_locks_that_were_not_held_for_the_longest_time_are_forgotten_first() {
     async fn names(keeper: &Lockkeeper) -> Vec<String> {
         let list = |ensemble: Arc<dyn Ensemble>| async move {
-            ensemble.list(HISTORY).await.map_err(|fault| engine::ensemble::refused(HISTORY, fault))
+            ensemble.list(HISTORY).await.map_err(|fault| lockkeeper::error::refused(HISTORY, fault))
         };
-        engine::session::context(keeper).ask(list).await.unwrap().names
+        keeper.sessions().ask(list).await.unwrap().names
     }
     block_on(async {
         let (_server, keeper) = server().await;

@@ -1,11 +1,10 @@
 //! Reads of the records of jobs, and a person's decisions about them.
 
+use super::stored::ROOT as JOBS;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, is_below, linearizable};
-use lockkeeper::engine::registers::JOBS;
 use lockkeeper::error::SessionError;
+use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, is_below, linearizable};
 use serde::Serialize;
 
 use super::error::{JobError, refused};
@@ -151,12 +150,12 @@ impl JobsAdmin {
 
     /// Returns this path of a job. Fails if it is not a path, or if the handle is that of a realm that does not have it.
     fn path(&self, path: &str) -> Result<String, JobError> {
-        Ok(engine::session::context(&self.keeper).path(path)?)
+        Ok(self.keeper.path(path)?)
     }
 
     /// Returns the root of a question about jobs; empty for all jobs.
     pub(super) fn root(&self, root: &str) -> Result<String, JobError> {
-        Ok(engine::session::context(&self.keeper).root(root)?)
+        Ok(self.keeper.root(root)?)
     }
 
     /// Returns the jobs at and below `root` that have records, by path. `root` may be `/`. A job whose records the server does
@@ -176,7 +175,8 @@ impl JobsAdmin {
     /// The server refuses the read or cannot be reached.
     pub async fn jobs(&self, root: impl AsRef<str>) -> Result<Vec<JobStatus>, JobError> {
         let root = self.root(root.as_ref())?;
-        engine::session::context(&self.keeper)
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
                 let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
@@ -209,7 +209,8 @@ impl JobsAdmin {
     /// The server refuses the read or cannot be reached.
     pub async fn job(&self, path: impl AsRef<str>) -> Result<Option<JobStatus>, JobError> {
         let path = self.path(path.as_ref())?;
-        engine::session::context(&self.keeper)
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
                 Ok(looked.map_err(|fault| refused(&path, fault))?.map(|looked| JobStatus::of(path, looked)))
@@ -281,7 +282,8 @@ impl JobsAdmin {
         decision: impl Fn(&str, Option<&mut JobLog>) -> Result<RunRecord, JobError> + Send + Sync + 'static,
     ) -> Result<RunRecord, JobError> {
         let path = self.path(path)?;
-        engine::session::context(&self.keeper)
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 for _ in 0..MAX_ATTEMPTS {
                     let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
@@ -325,7 +327,8 @@ impl JobsAdmin {
     /// The server refuses or cannot be reached.
     pub async fn forget(&self, path: impl AsRef<str>) -> Result<bool, JobError> {
         let path = self.path(path.as_ref())?;
-        engine::session::context(&self.keeper)
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 match ensemble.delete(&jobs::node(&path), None).await {
                     Ok(()) => Ok(true),
@@ -368,7 +371,7 @@ pub(super) async fn look(
         };
         match read(ensemble, &format!("{path}/{}", run.node), changes.as_deref_mut()).await {
             Ok(node) => {
-                let process_gone = engine::queue::process_has_ended(&node);
+                let process_gone = lockkeeper::admin::process_has_ended(&node);
                 return Ok(Some(JobLook { stored, is_running: true, process_gone }));
             }
             // A server looks for a node before it looks at the access list.

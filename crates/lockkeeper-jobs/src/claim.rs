@@ -1,11 +1,9 @@
 //! The claim of a slot: one transaction under the job's lock.
 
-use std::fmt;
-
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{OpError, linearizable};
 use lockkeeper::error::{AcquireError, SessionError, WriteError};
 use lockkeeper::{Acquire, Guard};
+use lockkeeper_session::ensemble::{OpError, linearizable};
+use std::fmt;
 use tracing::debug;
 
 use super::calendar::Calendar;
@@ -149,7 +147,7 @@ impl Job {
         let request = ClaimRequest { path, schedule, calendar, job: self.clone() };
         let acquire = self.keeper.mutex(&request.path).acquire();
         match options(acquire).await {
-            Ok(guard) => engine::session::context(&self.keeper).run(request.claim(guard)).await,
+            Ok(guard) => self.keeper.sessions().run(request.claim(guard)).await,
             Err(error @ (AcquireError::Held { .. } | AcquireError::Timeout { .. })) => match self.open_run().await {
                 Some(run) => Ok(Claim::Skipped(Skipped::Running { run: Box::new(run) })),
                 None => Err(error.into()),
@@ -161,8 +159,8 @@ impl Job {
     /// The run that has no end, as far as the servers say.
     async fn open_run(&self) -> Option<RunRecord> {
         let (keeper, path) = (self.keeper.clone(), self.path.clone().ok()?.to_string());
-        let read = engine::session::context(&self.keeper).run(async move {
-            let ensemble = engine::session::context(&keeper).ensemble().await?;
+        let read = self.keeper.sessions().run(async move {
+            let ensemble = keeper.sessions().ensemble().await?;
             Ok::<_, SessionError>(jobs::find(&*ensemble, &path).await.ok().flatten())
         });
         let log = read.await.ok()??.log.ok()??;
@@ -177,7 +175,7 @@ impl ClaimRequest {
         let (mut unsure, mut is_sent, mut changes) = (false, false, 0);
         let mut told = Before::default();
         while changes < MAX_CHANGES {
-            let Some(ensemble) = engine::session::ensemble_of(&guard) else { return Err(self.lost(&guard, is_sent)) };
+            let Some(ensemble) = lockkeeper::hold::ensemble_of(&guard) else { return Err(self.lost(&guard, is_sent)) };
             let (own, read) = (guard.node(), jobs::node(&self.path));
             // Behind the grant, this session sees everything that the holder before wrote.
             let both = async { tokio::join!(biased; ensemble.read(&own), ensemble.read(&read)) };
@@ -228,7 +226,7 @@ impl ClaimRequest {
             let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
             if decided.ahead.is_some() {
                 // The runs after the host asked may count, if it has waited for long.
-                match while_held(&guard, engine::session::server_now_ms(&*ensemble)).await {
+                match while_held(&guard, super::stored::server_now_ms(&*ensemble)).await {
                     Ok(now_ms) => decided = self.decide(&log, own.ctime_ms, now_ms.max(own.ctime_ms)),
                     Err(fault) => {
                         self.passing(&guard, fault, is_sent)?;

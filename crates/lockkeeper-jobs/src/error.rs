@@ -1,8 +1,8 @@
 //! Why a slot of a job was not claimed.
 
-use lockkeeper::engine::ensemble::OpError;
 use lockkeeper::error::{AcquireError, ErrorKind, Misuse, PathError, ProductError, SessionError};
 use lockkeeper::{Error, Loss};
+use lockkeeper_session::ensemble::OpError;
 
 use super::records::{LogError, NoRerun};
 

@@ -1,9 +1,7 @@
 //! Jobs that are expected to run, before any host has claimed a run.
-
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{Ensemble, NodeKind, OpError};
-use lockkeeper::engine::registers::records;
-use lockkeeper::engine::session::server_now_ms;
+use super::stored::server_now_ms;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError};
+use lockkeeper_session::records;
 
 use super::calendar::Calendar;
 use super::error::{JobError, refused};
@@ -32,7 +30,8 @@ impl Job {
     pub async fn expect(&self) -> Result<bool, JobError> {
         let (path, schedule, calendar) = self.checked()?;
         let (on_failure, on_crash) = (self.on_failure, self.on_crash);
-        engine::session::context(&self.keeper)
+        self.keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let now_ms = server_now_ms(&*ensemble).await.map_err(|fault| refused(&path, fault))?;
                 let mut log = JobLog::new(&path, schedule);
@@ -60,7 +59,7 @@ async fn write(ensemble: &dyn Ensemble, path: &str, log: &[u8]) -> Result<bool, 
             Ok(_) => return Ok(true),
             Err(OpError::NodeExists) => {}
             Err(OpError::NoNode) => {
-                records::make(ensemble, engine::registers::JOBS).await?;
+                records::make(ensemble, super::stored::ROOT, NodeKind::SharedByWriters).await?;
                 continue;
             }
             Err(fault) => return Err(fault),

@@ -5,11 +5,10 @@ use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 
+use super::stored::ROOT as JOBS;
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
-use lockkeeper::engine::registers::JOBS;
+use lockkeeper_session::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
 
 use super::admin::{JobStatus, JobsAdmin, look};
 use super::error::{JobError, refused};
@@ -60,14 +59,14 @@ impl FollowJobs {
     /// As [`JobsAdmin::jobs`]. The next call tries again.
     pub async fn next(&mut self) -> Result<Vec<JobStatus>, JobError> {
         let root = self.root.clone()?;
-        poll_fn(|context| {
-            let is_listed = self.list.as_mut().is_some_and(|list| list.poll_unpin(context).is_pending());
+        poll_fn(|keeper| {
+            let is_listed = self.list.as_mut().is_some_and(|list| list.poll_unpin(keeper).is_pending());
             if !is_listed {
                 self.list = None;
             }
             let mut all_seen = is_listed;
             for job in self.jobs.values_mut().filter(|job| job.status.is_some()) {
-                if job.changes.iter_mut().flatten().any(|change| change.poll_unpin(context).is_ready()) {
+                if job.changes.iter_mut().flatten().any(|change| change.poll_unpin(keeper).is_ready()) {
                     job.changes = None;
                 }
                 all_seen &= job.changes.is_some();
@@ -80,7 +79,10 @@ impl FollowJobs {
         let seen: BTreeSet<_> =
             self.jobs.iter().filter(|(_, job)| is_watched(job)).map(|(path, _)| path.clone()).collect();
         let known: Vec<_> = self.jobs.keys().cloned().collect();
-        let (list, paths, read) = engine::session::context(&self.admin.keeper)
+        let (list, paths, read) = self
+            .admin
+            .keeper
+            .sessions()
             .ask(move |ensemble| async move {
                 let (paths, list) = if lists {
                     let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;

@@ -9,8 +9,8 @@ use lockkeeper::{LockPath, error::PathError};
 
 use super::calendar::Calendar;
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::text::typed;
 use lockkeeper::error::Misuse;
+use lockkeeper_session::text::typed;
 
 /// Work that runs once per slot.
 ///

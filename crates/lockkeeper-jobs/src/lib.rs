@@ -42,6 +42,8 @@
 
 #![warn(missing_docs)]
 
+use lockkeeper_session::ensemble::NodeKind;
+
 mod admin;
 mod calendar;
 mod claim;
@@ -52,6 +54,7 @@ mod job;
 pub mod records;
 mod run;
 mod stored;
+mod time;
 mod work;
 
 pub use self::admin::{JobState, JobStatus, JobsAdmin, Resolve};
@@ -64,7 +67,12 @@ pub use self::records::{
     Slot,
 };
 pub use self::run::{FinishedRun, NotRecorded, Run};
+pub use self::time::{known_server_now_ms, server_now_ms};
 pub use self::work::Ran;
+
+/// The nodes below `/lockkeeper` that it keeps records in, for [`Admin::set_up`](lockkeeper::admin::Admin::set_up). The first is the
+/// one that [`server_now_ms`] writes to.
+pub const REGISTERS: [(&str, NodeKind); 1] = [(stored::ROOT, NodeKind::SharedByWriters)];
 
 /// Compiles the examples of the README and of the guide.
 #[cfg(doctest)]

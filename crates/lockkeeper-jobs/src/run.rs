@@ -1,9 +1,7 @@
 //! A claimed run, and its end.
-
-use lockkeeper::engine;
-use lockkeeper::engine::ensemble::{OpError, TxnStep};
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, Loss};
+use lockkeeper_session::ensemble::{OpError, TxnStep};
 use tracing::warn;
 
 use super::job::Job;
@@ -138,7 +136,7 @@ impl Run {
         let path = guard.path().to_owned();
         log.finish(&record.id, end);
         let write = TxnStep::Write { path: jobs::node(&path), data: log.to_bytes(), version: Some(version) };
-        let (released, written) = engine::hold::release_and_write(Holding::from(guard), write).await;
+        let (released, written) = lockkeeper::hold::release_and_write(Holding::from(guard), write).await;
         let loss = match released {
             Ok(()) => None,
             Err(ReleaseError::NotHeld { loss }) => Some(loss),
@@ -152,10 +150,7 @@ impl Run {
             None => {
                 let (keeper, id, log) = (job.keeper.clone(), record.id.clone(), log.clone());
                 let later = async move |_| Ok(record_later(&keeper, &path, &id, log, version).await);
-                engine::session::context(&job.keeper)
-                    .ask(later)
-                    .await
-                    .unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
+                job.keeper.sessions().ask(later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
             }
         };
         if let Ok(stamp) = recorded {
@@ -180,7 +175,7 @@ async fn record_later(
     // A lost read does not count: the caller bounds how long servers may be silent.
     let mut writes = 0;
     while writes < MAX_ATTEMPTS {
-        let ensemble = engine::session::context(keeper).ensemble().await.map_err(NotRecorded::Unknown)?;
+        let ensemble = keeper.sessions().ensemble().await.map_err(NotRecorded::Unknown)?;
         let stored = match jobs::find(&*ensemble, path).await {
             Ok(stored) => stored.ok_or(NotRecorded::Deleted)?,
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,

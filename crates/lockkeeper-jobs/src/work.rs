@@ -3,7 +3,7 @@
 use std::fmt::Display;
 
 use lockkeeper::Loss;
-use lockkeeper::engine::hold::run_until;
+use lockkeeper::hold::run_until;
 
 use super::claim::{Claim, Skipped};
 use super::error::JobError;

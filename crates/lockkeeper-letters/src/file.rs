@@ -20,7 +20,7 @@ use serde::de::IgnoredAny;
 
 use super::sink::apart;
 use super::{LetterRecord, Records, Sink, SinkError, fold};
-use lockkeeper::engine::process::{open_own, other_replacer, other_writer};
+use lockkeeper_session::process::{open_own, other_replacer, other_writer};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;

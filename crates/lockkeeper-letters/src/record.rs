@@ -90,7 +90,7 @@ impl Mark {
             letter: id,
             operation,
             event,
-            at_ms: lockkeeper::engine::text::wall_clock_ms(),
+            at_ms: lockkeeper_session::text::wall_clock_ms(),
             by: lockkeeper::admin::this_process(),
         }
     }

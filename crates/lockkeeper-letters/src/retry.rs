@@ -38,11 +38,10 @@ use serde_json::Value;
 use tracing::{debug, warn};
 
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::queue::about;
-use lockkeeper::engine::session::Timer;
-use lockkeeper::engine::text::wall_clock_ms;
 use lockkeeper::error::{AcquireError, Error, ErrorKind};
 pub use lockkeeper::request::About;
+use lockkeeper_session::Timer;
+use lockkeeper_session::text::wall_clock_ms;
 
 use crate::{Letter, LetterRecord, Sink, SinkError};
 use lockkeeper::Acquire;
@@ -249,7 +248,7 @@ impl fmt::Debug for Retrying {
 impl Retrying {
     /// Creates a policy of up to `1 + retries` attempts, as `elastic.request.retry.count` counts.
     pub fn new(keeper: &Lockkeeper, retries: u32) -> Self {
-        Retrying { timer: Some(Timer::of(keeper)), ..Retrying::on_tokio(retries) }
+        Retrying { timer: Some(keeper.sessions().timer()), ..Retrying::on_tokio(retries) }
     }
 
     /// Creates a policy of up to `1 + retries` attempts without a handle, for attempts that connect as well. Its
@@ -288,7 +287,7 @@ impl Retrying {
         mut request: impl FnMut() -> Acquire<G>,
     ) -> Result<G, GivenUp<AcquireError>> {
         let first = request();
-        let about = about(&first);
+        let about = first.about();
         let (mut attempts, mut next) = (Attempts::begin(self, operation, about), first);
         loop {
             let since = Instant::now();

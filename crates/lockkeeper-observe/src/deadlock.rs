@@ -21,8 +21,8 @@ use std::fmt;
 use std::time::SystemTime;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo, SessionId};
-use lockkeeper::engine::text::plain;
 use lockkeeper::error::AdminError;
+use lockkeeper_session::text::plain;
 use serde::Serialize;
 
 pub use closing::closed;

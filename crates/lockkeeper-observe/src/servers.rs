@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper::Builder;
-use lockkeeper::engine::ensemble::{Answered, EachServer, Unanswered, each_server};
-use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::Misuse;
+use lockkeeper_session::ensemble::{Answered, EachServer, Unanswered};
+use lockkeeper_session::text::excerpt;
 use serde::{Serialize, Serializer};
 use tokio::time::{Instant, timeout_at};
 
@@ -203,7 +203,7 @@ impl ServerState {
 ///
 /// [`Misuse`] if `connect` would refuse the connect string or the options. A server that cannot be reached is no error.
 pub async fn ask(builder: &Builder, servers: &str, patience: Duration) -> Result<Vec<ServerReport>, Misuse> {
-    let each = each_server(builder, servers)?;
+    let each = builder.clone().each_server(servers)?;
     let started = Instant::now();
     let (early, deadline) = (started + patience / 2, started + patience);
     let asked = each.names().into_iter().enumerate().map(|(server, name)| {

@@ -16,8 +16,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-// ARCHITECTURE.md lists the layers of this crate.
-
 mod account;
 #[cfg(feature = "tls")]
 mod certificate;

@@ -20,8 +20,6 @@
 //!
 //! Source: `zookeeper.jute` and `ZooDefs.java` of Apache ZooKeeper 3.9.
 
-// ARCHITECTURE.md lists the layers of this crate.
-
 mod codes;
 pub mod digest_md5;
 mod error_code;

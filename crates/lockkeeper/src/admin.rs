@@ -4,7 +4,9 @@
 //! the call, however far this session's server lags behind the leader. Nothing here changes a node, except for a break
 //! that a person requests (`breaking`).
 
-pub(crate) mod contest;
+use lockkeeper_core::NodeData;
+use lockkeeper_session::ensemble::{Node, NodeKind};
+
 pub(crate) mod questions;
 pub(crate) mod revoke;
 
@@ -17,7 +19,6 @@ mod handle;
 mod info;
 mod lease;
 mod setup;
-mod time;
 
 pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
@@ -25,12 +26,25 @@ pub use handle::Admin;
 pub use info::{Entries, LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
 pub use lockkeeper_core::leased::{LockAttributes, RecordError};
 pub use lockkeeper_core::{Owner, SessionId, TokenEpoch, TraceParent};
+pub use questions::is_of_records;
 pub use revoke::{Asked, RevokeAnswer};
 
-pub use crate::acl::{SetUp, SharedNode};
-pub use crate::broken::{Broken, Proof, Revoked};
-pub use crate::contender::ContenderInfo;
-pub use crate::ensemble::shared::LOCKS;
+pub use crate::broken::{Broken, Revoked};
+pub use crate::contender::{ContenderInfo, LEASE};
 pub use crate::grant::{Grant, Held};
 pub use crate::identity::this_process;
-pub use crate::registers::REPLAYS;
+pub use lockkeeper_session::acl::{SetUp, SharedNode};
+pub use lockkeeper_session::ensemble::LOCKS;
+pub use lockkeeper_session::ensemble::Proof;
+
+/// Returns whether the process that a contender's node names has ended on this machine. `false` if this process cannot know.
+pub fn process_has_ended(node: &Node) -> bool {
+    let process = NodeData::read(&node.data).record().and_then(|record| record.process);
+    process.as_ref().is_some_and(crate::identity::has_ended)
+}
+
+/// The directory of the locks that products take for their own work, such as the replay of a dead letter.
+pub const OWN_LOCKS: &str = "/lockkeeper/locks";
+
+/// The nodes below `/lockkeeper` that this crate uses itself: the journal, and the locks of products.
+pub const REGISTERS: [(&str, NodeKind); 2] = [(crate::journal::ROOT, NodeKind::Shared), (OWN_LOCKS, NodeKind::Shared)];

@@ -1,10 +1,9 @@
 //! What the journal says about a contender that a person removed, and whose word that is.
 
-use std::fmt;
-
 use std::time::SystemTime;
 
 use lockkeeper_core::{FencingToken, Owner, SessionId, node_path};
+use lockkeeper_session::ensemble::Proof;
 use serde::{Deserialize, Serialize};
 
 /// A contender that a person removed from a lock. Returned by [`Admin::broken`](crate::admin::Admin::broken).
@@ -41,7 +40,7 @@ pub struct Broken {
     /// The reason that it gave. Print it with `{:?}`, which escapes it.
     pub reason: String,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
-    #[serde(skip, default = "crate::clock::unix_epoch")]
+    #[serde(skip, default = "lockkeeper_session::text::unix_epoch")]
     pub at: SystemTime,
 }
 
@@ -79,29 +78,6 @@ pub struct Revoked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
-    #[serde(skip, default = "crate::clock::unix_epoch")]
+    #[serde(skip, default = "lockkeeper_session::text::unix_epoch")]
     pub at: SystemTime,
-}
-
-/// What the server knows about the user behind a record of the journal. Shown behind the name that the client claims.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Proof {
-    /// It does not know its clients' users: the name is a claim. This is so on every server behind TCP.
-    #[default]
-    Unknown,
-    /// A process of the user with this number wrote the record, and nobody has changed it.
-    User(u32),
-    /// It knows its clients' users, but the record does not say who wrote it: it was forged or copied.
-    Missing,
-}
-
-impl fmt::Display for Proof {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Proof::Unknown => Ok(()),
-            Proof::User(uid) => write!(f, " (uid {uid})"),
-            Proof::Missing => f.write_str(" (not proved)"),
-        }
-    }
 }

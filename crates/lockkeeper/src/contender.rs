@@ -1,5 +1,7 @@
 //! What the library says about one contender of a lock.
 
+mod node;
+
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
@@ -9,9 +11,9 @@ use lockkeeper_core::{
 };
 use serde::{Serialize, Serializer};
 
-use crate::clock::{as_millis, as_some_millis};
 use crate::grant::Grant;
 use crate::identity;
+use lockkeeper_session::text::{as_millis, as_some_millis};
 
 /// A shorter wait is not mentioned.
 const SHORT_WAIT: Duration = Duration::from_secs(1);

@@ -15,7 +15,7 @@
 //! | [`Admin`](crate::admin::Admin) | [`AdminError`] | `NoSuchLock`, `NobodyHolds`, `SeveralHold`, `NotContending`; `CannotAsk` |
 //!
 //! What is special about an error of a crate that builds on this one becomes [`Error::Product`]: of leased locks, of jobs and of
-//! `MonitorLock`. The errors of repeated attempts and of dead letters have no conversion. [`AclError`](crate::acl::AclError), of a text that is no access list,
+//! `MonitorLock`. The errors of repeated attempts and of dead letters have no conversion. [`AclError`](lockkeeper_session::acl::AclError), of a text that is no access list,
 //! has neither a kind nor a conversion to [`Error`].
 //!
 //! `AcquireError::Timeout` of a call with a timeout below 250 ms does not show that the lock is taken: a deadline that short cannot
@@ -40,34 +40,25 @@
 
 mod acquire;
 mod admin;
-#[cfg(feature = "embedded")]
-mod embedded;
 mod hold;
-mod kind;
 mod mismatch;
-mod misuse;
+pub mod misuse;
 mod product;
-mod session;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
 
 pub use acquire::AcquireError;
 pub use admin::AdminError;
-#[cfg(feature = "embedded")]
-pub use embedded::EmbeddedError;
 pub use hold::{ChangeError, ReleaseError, VerifyError, WriteError};
-pub use kind::ErrorKind;
-pub use lockkeeper_client::TlsProblem;
 use lockkeeper_core::Loss;
 pub use lockkeeper_core::{ClassError, IncompatibleFormat, PathError};
-pub use mismatch::Mismatch;
-pub use misuse::Misuse;
-pub use product::ProductError;
+use lockkeeper_session::ensemble::OpError;
 #[cfg(feature = "embedded")]
-pub(crate) use session::EMBEDDED_SERVER;
-pub(crate) use session::NOT_OPEN;
-pub use session::{ConnectError, SessionError};
+pub use lockkeeper_session::error::EmbeddedError;
+pub use lockkeeper_session::error::{ConnectError, ErrorKind, Misuse, SessionError, TlsProblem};
+pub use mismatch::Mismatch;
+pub use product::ProductError;
 
 /// Any error of this library.
 ///
@@ -193,9 +184,10 @@ impl From<EmbeddedError> for Error {
     }
 }
 
-#[cfg(feature = "embedded")]
-impl From<EmbeddedError> for ConnectError {
-    fn from(error: EmbeddedError) -> Self {
-        ConnectError::Session(error.into())
+/// Returns the error of a call for a failed operation on the node of a lock.
+pub fn refused(path: &str, fault: OpError) -> AdminError {
+    match fault {
+        OpError::NoNode => AdminError::NoSuchLock { path: path.to_owned() },
+        fault => fault.on(path).into(),
     }
 }

@@ -1,38 +1,50 @@
-//! The state that a guard and its driver share: one hold, until when it can be trusted, and what happens when it is
+//! Holds of your own: a guard whose trust comes from elsewhere than a node of a session, such as a lease, and what is written when
+//! a hold ends.
+//!
+//! [`Hold`] is the state that a guard and the task of its hold share: until when the hold can be trusted, and what happens when it is
 //! lost.
 //!
 //! A loss is final. Tasks that wait for it are woken before anything else happens.
 
 pub(crate) mod account;
+pub(crate) mod exit;
 pub(crate) mod fenced;
 pub(crate) mod guard;
 pub(crate) mod holding;
 pub(crate) mod note;
+pub(crate) mod on_lost;
 pub(crate) mod spans;
-pub(crate) mod trust;
 pub(crate) mod upgrade;
+
+pub use self::account::Call;
+pub use self::holding::run_until;
+pub use self::note::{HoldReport, Note, NoteSteps, NotedEnd};
+pub use crate::meters::{Group, Meter};
+pub use crate::recipes::distributed::GuardSlot;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use futures_channel::mpsc::UnboundedSender;
 use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
 use tokio::sync::{Notify, oneshot};
 
-use crate::cancel::CancellationToken;
-use crate::ensemble::{TxnStep, Written};
+use crate::callbacks;
 use crate::error::ReleaseError;
-use crate::hold::note::Note;
+use crate::hold::exit::Departure;
+pub use crate::hold::exit::Leaving;
+use crate::hold::guard::Guard;
+use crate::hold::holding::Holding;
+use crate::hold::on_lost::{LostCallback, LostLock, OnLost};
 use crate::hold::spans::{HoldSpans, WaitRef};
-use crate::hold::trust::{HeldRecord, SessionTrust, TrustSource};
-use crate::latest;
-use crate::meters::Meter;
-use crate::session::Session;
-use crate::session::callbacks;
-use crate::session::exit::{Departure, Leaving};
-use crate::session::on_lost::{LostCallback, LostLock, OnLost};
-use crate::session::watchdog::{Expiring, Registration};
-use crate::wait::or_never;
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::Session;
+use lockkeeper_session::ensemble::{Ensemble, TxnStep, Written};
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::or_never;
+use lockkeeper_session::watchdog::{Expiring, Registration};
+use lockkeeper_session::{HeldRecord, SessionTrust, TrustSource};
 
 /// Where the outcome of a request is sent.
 pub(crate) type AcquireReply = oneshot::Sender<Result<holding::Holding, crate::error::AcquireError>>;
@@ -554,6 +566,47 @@ impl Expiring for Hold {
             _ => {}
         }
     }
+}
+
+/// Creates the guard of a hold that is not a node of a session ([`Hold::trusting`]). The task of the hold receives its requests.
+///
+/// Whoever creates such a hold answers for what its guard promises.
+pub fn guard_of(hold: Arc<Hold>, requests: UnboundedSender<HoldRequest>) -> Guard {
+    Guard::of(Holding::new(hold, requests))
+}
+
+/// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written; `None` if it
+/// was not written, or if that is unknown.
+///
+/// If the node cannot be written, the lock is released without it.
+///
+/// # Cancel safety
+///
+/// Dropping the future does not cancel the release. The node is written with it, or not at all.
+pub async fn release_and_write(hold: Holding, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
+    let (written, mut write) = oneshot::channel();
+    hold.request(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
+    let released = hold.release().await;
+    (released, write.try_recv().ok())
+}
+
+/// Returns the state of a hold, which shows when it was lost, also after its guard is dropped.
+pub fn state_of(hold: &Holding) -> Arc<Hold> {
+    hold.state_of_hold()
+}
+
+/// Writes a note about a hold in the transaction that ends it. A later note replaces an earlier one.
+///
+/// The task of a leased lock writes no notes. It only reports the end of the hold.
+pub fn note_end(hold: &Holding, note: Note) {
+    hold.request(HoldRequest::Note(Box::new(note)));
+}
+
+/// Returns the operations of the session that granted the lock; `None` if that session is over.
+///
+/// A read of this session sees everything that earlier holders wrote.
+pub fn ensemble_of(hold: &Holding) -> Option<Arc<dyn Ensemble>> {
+    hold.session().ensemble()
 }
 
 #[cfg(test)]

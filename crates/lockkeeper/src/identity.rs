@@ -6,7 +6,7 @@ use lockkeeper_core::{Owner, ProcessInstance, ProcessState};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-use crate::procstat::ProcStat;
+use lockkeeper_session::process::ProcStat;
 
 /// Returns the user, machine, process id and program that the nodes of this process name as their owner.
 pub fn this_process() -> Owner {

@@ -1,15 +1,17 @@
 //! `Lockkeeper`, the handle that programs use: it creates locks.
 
 pub(crate) mod builder;
-mod credentials;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{LockPath, Owner, SessionId};
+use lockkeeper_core::{LockPath, Owner, ProcessInstance, SessionId};
+use lockkeeper_session::Sessions;
 
-use crate::error::SessionError;
+use crate::error::{Misuse, SessionError};
+use crate::hold::on_lost::OnLost;
+use crate::meters::Group;
 use crate::queue::multi::MultiAcquire;
-use crate::session::context::Context;
 
 /// A handle for the locks of one ensemble. Cheap to clone; all clones share one session and one I/O thread.
 ///
@@ -29,8 +31,22 @@ use crate::session::context::Context;
 /// ```
 #[derive(Clone)]
 pub struct Lockkeeper {
-    context: Context,
+    inner: Arc<Inner>,
 }
+
+/// What the locks of a handle share.
+struct Inner {
+    sessions: Sessions,
+    owner: Owner,
+    /// This process, as far as it can be told apart.
+    process: Option<ProcessInstance>,
+    on_lost: OnLost,
+    group: Group,
+    path_check: Option<PathCheck>,
+}
+
+/// What refuses the paths that another handle has, as that of another realm.
+pub(crate) type PathCheck = Arc<dyn Fn(&str) -> Result<(), Misuse> + Send + Sync>;
 
 impl Lockkeeper {
     /// Returns the exclusive lock at `path`, an absolute path such as `/locks/nightly`. Sends nothing; the acquire
@@ -46,13 +62,13 @@ impl Lockkeeper {
     /// # }
     /// ```
     pub fn mutex(&self, path: impl AsRef<str>) -> crate::Mutex {
-        crate::Mutex::new(self.context.clone(), LockPath::parse(path.as_ref()))
+        crate::Mutex::new(self.clone(), LockPath::parse(path.as_ref()))
     }
 
-    /// Returns the exclusive lock at a path of Lockkeeper's own, which [`Lockkeeper::mutex`] refuses: for products, as
-    /// [`engine`](crate::engine) is, and unstable as that is.
+    /// Returns the exclusive lock at a path below `/lockkeeper`, which [`Lockkeeper::mutex`] refuses: for a product that keeps records
+    /// there. Sends nothing.
     pub fn own_mutex(&self, path: LockPath) -> crate::Mutex {
-        crate::Mutex::new(self.context.clone(), Ok(path))
+        crate::Mutex::new(self.clone(), Ok(path))
     }
 
     /// Returns the shared lock at `path`. Sends nothing; the acquire reports an invalid path.
@@ -70,7 +86,7 @@ impl Lockkeeper {
     /// # }
     /// ```
     pub fn rwlock(&self, path: impl AsRef<str>) -> crate::RwLock {
-        crate::RwLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
+        crate::RwLock::new(self.clone(), LockPath::parse(path.as_ref()))
     }
 
     /// Returns the semaphore at `path`, which has `permits` permits. Sends nothing; the acquire reports an invalid path
@@ -86,7 +102,7 @@ impl Lockkeeper {
     /// # }
     /// ```
     pub fn semaphore(&self, path: impl AsRef<str>, permits: u32) -> crate::Semaphore {
-        crate::Semaphore::new(self.context.clone(), LockPath::parse(path.as_ref()), permits)
+        crate::Semaphore::new(self.clone(), LockPath::parse(path.as_ref()), permits)
     }
 
     /// Returns the lock with classes at `path`. Sends nothing; the acquire reports an invalid path.
@@ -104,7 +120,7 @@ impl Lockkeeper {
     /// # }
     /// ```
     pub fn priority_lock(&self, path: impl AsRef<str>) -> crate::PriorityLock {
-        crate::PriorityLock::new(self.context.clone(), LockPath::parse(path.as_ref()))
+        crate::PriorityLock::at(self, LockPath::parse(path.as_ref()))
     }
 
     /// Returns a request for several locks in one call: all of them or none. Combine requests of different kinds with
@@ -137,7 +153,7 @@ impl Lockkeeper {
     ///
     /// Dropping the future leaves the rest of the work to the background.
     pub async fn close(&self) {
-        self.context.close(true, None).await;
+        self.inner.sessions.close(true, None).await;
     }
 
     /// Does what [`Lockkeeper::close`] does, but waits for no longer than `timeout`: for a program that must end by a certain
@@ -163,18 +179,17 @@ impl Lockkeeper {
     /// ```
     #[must_use = "`false` means that the nodes of this session may still exist"]
     pub async fn close_within(&self, timeout: Duration) -> bool {
-        self.context.close(true, Some(timeout)).await
+        self.inner.sessions.close(true, Some(timeout)).await
     }
 
     /// Does what [`Lockkeeper::close`] does, and returns when the request to close is sent, after all confirmed releases.
-    /// It may get lost; then the session ends by its timeout, and nothing depends on it. For a command, before its process ends, and
-    /// unstable as [`engine`](crate::engine) is.
+    /// It may get lost; then the session ends by its timeout, and nothing depends on it. For a command, before its process ends.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future leaves the rest of the work to the background.
     pub async fn close_unconfirmed(&self) {
-        self.context.close(false, None).await;
+        self.inner.sessions.close(false, None).await;
     }
 
     /// Calls [`Lockkeeper::close`] and blocks this thread until it returns, for programs without async.
@@ -184,7 +199,7 @@ impl Lockkeeper {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn close_blocking(&self) {
-        self.context.io().block_on(self.close());
+        self.inner.sessions.block_on(self.close());
     }
 
     /// Blocks this thread until `call` is done, for programs without async: any call of this library, and any future that
@@ -201,23 +216,23 @@ impl Lockkeeper {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn block_on<T>(&self, call: impl IntoFuture<Output = T>) -> T {
-        self.context.io().block_on(call.into_future())
+        self.inner.sessions.block_on(call.into_future())
     }
 
     /// Returns the owner that the nodes of this handle name.
     pub fn owner(&self) -> &Owner {
-        self.context.owner()
+        &self.inner.owner
     }
 
     /// Returns the timeout of the current session as agreed with the server. The server may have granted less or more
     /// than requested. Returns `None` while there is no session. No round trip.
     pub fn session_timeout(&self) -> Option<Duration> {
-        self.context.ready_session().map(|(session, _)| session.timeout())
+        self.inner.sessions.ready_session().map(|(session, _)| session.timeout())
     }
 
     /// Returns the id of the current session, as servers log it; `None` while there is no session. No round trip.
     pub fn session_id(&self) -> Option<SessionId> {
-        self.context.ready_session().map(|(session, _)| session.id())
+        self.inner.sessions.ready_session().map(|(session, _)| session.id())
     }
 
     /// Proves that the session is alive, for health checks: a majority of the servers has ordered a write of it. Returns
@@ -248,22 +263,62 @@ impl Lockkeeper {
     /// # }
     /// ```
     pub async fn check(&self) -> Result<SessionId, SessionError> {
-        let context = self.context.clone();
-        self.context.run_while_answered(async move { context.check().await }).await
+        let sessions = self.inner.sessions.clone();
+        self.inner.sessions.run_while_answered(async move { sessions.check().await }).await
     }
 
-    pub(crate) fn new(context: Context) -> Self {
-        Lockkeeper { context }
+    /// Returns the sessions of this handle, which its locks use: for a recipe of your own beside them.
+    pub fn sessions(&self) -> &Sessions {
+        &self.inner.sessions
     }
 
-    /// The state that its locks share.
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
+    /// Returns this path of a lock or of a node above locks. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// It is not a path, or this is the handle of a realm that does not have it.
+    pub fn path(&self, path: &str) -> Result<String, Misuse> {
+        let path = LockPath::parse_node(path)?;
+        self.check_path(path.as_str())?;
+        Ok(path.to_string())
+    }
+
+    /// Returns the root of a question about locks; empty for `/`, which is all paths. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Lockkeeper::path`].
+    pub fn root(&self, root: &str) -> Result<String, Misuse> {
+        if root == "/" { Ok(String::new()) } else { self.path(root) }
+    }
+
+    /// Fails if this is the handle of a realm, and the path is in another one. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] that names the realm.
+    pub fn check_path(&self, path: &str) -> Result<(), Misuse> {
+        self.inner.path_check.as_ref().map_or(Ok(()), |check| check(path))
+    }
+
+    /// Returns what happens when a lock of this handle is lost.
+    pub fn on_lost(&self) -> &OnLost {
+        &self.inner.on_lost
+    }
+
+    /// Returns the group of its locks in metrics.
+    pub fn metrics_group(&self) -> &Group {
+        &self.inner.group
+    }
+
+    /// This process, for the nodes of this handle.
+    pub(crate) fn process(&self) -> Option<ProcessInstance> {
+        self.inner.process
     }
 }
 
 impl std::fmt::Debug for Lockkeeper {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Lockkeeper").field("owner", self.context.owner()).finish_non_exhaustive()
+        f.debug_struct("Lockkeeper").field("owner", &self.inner.owner).finish_non_exhaustive()
     }
 }

@@ -95,10 +95,15 @@
 //!
 //! # Stability
 //!
-//! The items of [`engine`] may change in any release. So may [`Lockkeeper::own_mutex`] and [`Lockkeeper::close_unconfirmed`]. All other
-//! items change as semantic versioning says. Some of them are types of `lockkeeper-core`, `lockkeeper-client` and `lockkeeper-server`;
-//! all crates of Lockkeeper are released together, with one version. The features `http` of `lockkeeper-observe` and `kafka` of
-//! `lockkeeper-letters`, and `Observer::into_stream` of `lockkeeper-election`, show types of foreign crates below 1.0.
+//! All items change as semantic versioning says. Some of them are types of `lockkeeper-session`, `lockkeeper-core`, `lockkeeper-client` and
+//! `lockkeeper-server`; all crates of Lockkeeper are released together, with one version. The features `http` of `lockkeeper-observe` and
+//! `kafka` of `lockkeeper-letters`, and `Observer::into_stream` of `lockkeeper-election`, show types of foreign crates below 1.0.
+//!
+//! # Your own recipe
+//!
+//! A [`Lockkeeper`] stands on the sessions of `lockkeeper-session`, and [`Lockkeeper::sessions`] returns them: operations, transactions and
+//! watches of the same session, for what no lock of this crate does. [`hold`] has guards whose trust comes from elsewhere than a node of
+//! a session, and [`contest`] decides who holds a lock from its nodes.
 //!
 //! # Guide
 //!
@@ -114,42 +119,35 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(missing_docs)]
 
-pub mod acl;
 pub mod admin;
 mod broken;
-mod cancel;
-mod clock;
+mod callbacks;
 mod contender;
+
+pub mod contest;
 mod grant;
-mod hold;
+pub mod hold;
 mod identity;
+pub mod journal;
 mod keeper;
-mod latest;
 mod meters;
-mod ownership;
-mod procstat;
 mod queue;
 mod recipes;
-mod registers;
-mod session;
-mod wait;
 
 pub mod blocking;
-#[cfg(feature = "embedded")]
-pub mod embedded;
-pub mod engine;
-mod ensemble;
 pub mod error;
 
-pub use cancel::CancellationToken;
-#[cfg(feature = "tls")]
-pub use ensemble::tls::Tls;
 pub use error::Error;
 pub use hold::guard::{Guard, WriteGuard};
 pub use hold::holding::Holding;
 pub use keeper::Lockkeeper;
 pub use keeper::builder::Builder;
 pub use lockkeeper_core::{Class, FencingToken, LockPath, Loss, NodeFormat, Revocation};
+#[cfg(feature = "tls")]
+pub use lockkeeper_session::Tls;
+#[cfg(feature = "embedded")]
+pub use lockkeeper_session::embedded;
+pub use lockkeeper_session::{CancellationToken, acl};
 pub use queue::acquire::Acquire;
 pub use queue::multi::MultiGuard;
 pub use queue::mutex::Mutex;
@@ -164,8 +162,8 @@ pub mod guard {
     pub use crate::hold::fenced::{FencedWrite, FencedWritten};
     pub use crate::hold::guard::{Permit, UpgradeableGuard};
     pub use crate::hold::holding::HoldState;
+    pub use crate::hold::on_lost::{LostLock, OnLost};
     pub use crate::hold::upgrade::{Upgrade, UpgradeError};
-    pub use crate::session::on_lost::{LostLock, OnLost};
 }
 
 /// Requests for several locks, the two sides of a shared lock, what a request asks for, and what it reports.

@@ -3,6 +3,7 @@
 pub(crate) mod about;
 pub(crate) mod acquire;
 pub(crate) mod driver;
+pub(crate) mod local;
 pub(crate) mod multi;
 pub(crate) mod mutex;
 pub(crate) mod priority;

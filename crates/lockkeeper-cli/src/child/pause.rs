@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockkeeper::engine::text::spell;
+use lockkeeper_session::text::spell;
 
 /// How late this process reacts at most if the machine is only busy. A longer delay is a pause.
 const BUSY: Duration = Duration::from_millis(100);

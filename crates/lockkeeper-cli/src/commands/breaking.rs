@@ -3,7 +3,8 @@
 //! It removes exactly the node that the person saw and confirmed, never a later one.
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
-use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::error::AdminError;
+use lockkeeper::error::misuse;
 
 use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;
@@ -18,7 +19,7 @@ use crate::views::BrokenView;
 pub(crate) async fn break_lock(args: BreakArgs, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     if args.reason.trim().is_empty() {
-        return Err(Misuse::no_reason(&path).into());
+        return Err(misuse::no_reason(&path).into());
     }
     // Checked before any server is contacted.
     confirm::possible("break", args.yes)?;

@@ -38,7 +38,7 @@ pub(crate) async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Fa
         }
         _ => None,
     };
-    let negotiated = negotiated.map(lockkeeper::engine::text::typed);
+    let negotiated = negotiated.map(lockkeeper_session::text::typed);
     let entries = all.entries();
     if printer.is_json() {
         output::document(&ConfigView {

@@ -36,6 +36,8 @@ pub(crate) async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failur
     let settings = Settings::read(args.connect, printer)?.whole_servers()?;
     let builder = settings.builder();
     let mut options = CopyOptions::default();
+    // The records of holds that the target had itself stay.
+    options.keep.push(lockkeeper_history::ROOT.to_owned());
     (options.paths, options.overwrite, options.dry_run) = (args.paths, args.overwrite, args.dry_run);
     let source = connect_running(&settings, &builder).await?;
     let target = match builder.connect(&args.to).await {

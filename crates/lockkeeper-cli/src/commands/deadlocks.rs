@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use lockkeeper::engine::text::excerpt;
 use lockkeeper_observe::deadlock::{Certainty, Contention, Deadlock, Party, deadlocks as found};
+use lockkeeper_session::text::excerpt;
 use serde::Serialize;
 
 use crate::advice::{Suggested, can_be_asked};

@@ -9,12 +9,12 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::OWN_LOCKS;
 use lockkeeper::admin::Owner;
-use lockkeeper::admin::REPLAYS;
-use lockkeeper::engine::text::spell;
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper};
 use lockkeeper_letters::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 use tokio::time::timeout;
 use unicode_width::UnicodeWidthStr;
@@ -278,7 +278,7 @@ impl Desk {
         let paths = lock_paths(&args.names)?;
         let settings = Settings::read(args.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str)).await?;
         let keeper = connect(&settings, &self.printer).await?;
-        let path = LockPath::parse_node(REPLAYS)?.join(operation)?;
+        let path = LockPath::parse_node(OWN_LOCKS)?.join(operation)?;
         let taken = keeper.own_mutex(path).try_acquire().message(format!("replay of {operation}")).await;
         let guard = match taken {
             Ok(guard) => guard,

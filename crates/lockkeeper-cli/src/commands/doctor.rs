@@ -8,16 +8,17 @@ use futures_util::future::join_all;
 use jiff::Timestamp;
 use lockkeeper::admin::{Admin, LOCKS, LockInfo};
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::text::spell;
 use lockkeeper::error::ErrorKind;
 use lockkeeper::{Builder, Error, Lockkeeper};
 use lockkeeper_config::settings::Origin;
 use lockkeeper_gc::survey;
 use lockkeeper_helix::HelixAdmin;
 use lockkeeper_jobs::JobsAdmin;
+use lockkeeper_jobs::known_server_now_ms;
 use lockkeeper_letters::fold;
 use lockkeeper_observe::deadlock::confirmed;
 use lockkeeper_observe::servers::{self, ServerMode, ServerReport, Vitals};
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -35,6 +36,7 @@ use crate::letters;
 use crate::local;
 use crate::output::{self, Printer, ScopeView};
 use crate::place::{Place, Source, realm};
+use crate::registers;
 use crate::screen::{Size, wrapped};
 use crate::servertime::ServerTime;
 use crate::settings::{Part, Settings, list_root, state_dir};
@@ -227,7 +229,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
             return;
         }
     }
-    match survey(keeper, &root, time_of(&part.settings.place)).await {
+    match survey(keeper, &root, &registers::paths(), time_of(&part.settings.place)).await {
         Ok(mut left) => {
             left.nodes.retain(|node| part.has(&node.path));
             facts.left = Some(left);
@@ -255,7 +257,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
 /// Compares the servers' clock with this machine's, by a write, and notes how long that takes.
 async fn time(admin: &Admin, facts: &mut Facts) {
     let (sent, asked) = (SystemTime::now(), Instant::now());
-    let answer = admin.known_server_now_ms().await;
+    let answer = known_server_now_ms(admin.keeper()).await;
     // The leader orders the write even if it finds no node.
     facts.times.write = answer.is_ok().then(|| asked.elapsed());
     match answer {

@@ -7,11 +7,11 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use lockkeeper::admin::Admin;
-use lockkeeper::engine::ensemble::above;
-use lockkeeper::engine::text::spell;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_gc::{Cleanup, Leftover, LeftoverKind, Leftovers, cleanups, survey, sweep};
+use lockkeeper_session::ensemble::above;
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -21,6 +21,7 @@ use crate::commands::show::inquire_of;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
 use crate::place::Place;
+use crate::registers;
 use crate::screen::{INDENT, Size, cut};
 use crate::settings::{Part, Settings, list_root};
 use crate::text::{counted, plain};
@@ -150,7 +151,7 @@ pub(crate) fn time_of(place: &Place) -> Option<i64> {
 
 /// Looks for leftovers in a realm, and deletes the chosen ones.
 async fn collect(keeper: &Lockkeeper, part: &Part, root: &str, args: &GcArgs) -> Result<Collected, Error> {
-    let mut found = survey(keeper, &part.root, time_of(&part.settings.place)).await?;
+    let mut found = survey(keeper, &part.root, &registers::paths(), time_of(&part.settings.place)).await?;
     // The directory of all locks is no monitor object, also when it is empty.
     let locks = list_root(None).unwrap_or_default();
     let is_asked = |path: &str| !args.objects || above(path) == root && path != locks;

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Flapping, Habits, History};
+use lockkeeper_jobs::known_server_now_ms;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -56,7 +57,7 @@ pub(crate) struct Answer {
 /// The server refuses the reads or cannot be reached.
 pub(crate) async fn ask(keeper: &Lockkeeper, path: &str) -> Result<Answer, Error> {
     let (history, admin) = (History::new(keeper), keeper.admin());
-    let (entries, lock, now) = tokio::join!(history.of(path), admin.show(path), admin.known_server_now_ms());
+    let (entries, lock, now) = tokio::join!(history.of(path), admin.show(path), known_server_now_ms(keeper));
     let lock = match lock {
         // The servers delete the node of a lock that nobody uses.
         Err(AdminError::NoSuchLock { .. }) => None,
@@ -111,7 +112,7 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
 fn nothing(path: &str, since: Option<Duration>, all: usize) -> String {
     match since {
         Some(since) if all > 0 => {
-            let since = lockkeeper::engine::text::spell(since);
+            let since = lockkeeper_session::text::spell(since);
             format!("nothing is recorded about {path} within the last {since}; without --since there is more")
         }
         _ => format!(
@@ -130,7 +131,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     let answers = ask_each(&parts, printer, async |part| {
         inquire_of(&part.settings, async |keeper| {
             let entries = History::new(&keeper).below(&part.root).await?;
-            let now = server_time(keeper.admin().known_server_now_ms().await.ok().flatten());
+            let now = server_time(known_server_now_ms(&keeper).await.ok().flatten());
             Ok::<_, Error>((entries, now))
         })
         .await
@@ -150,7 +151,7 @@ async fn of_all(args: HistoryArgs, printer: &Printer) -> Result<u8, Failure> {
     } else if entries.is_empty() {
         let within = args
             .since
-            .map_or_else(String::new, |since| format!(" within the last {}", lockkeeper::engine::text::spell(since)));
+            .map_or_else(String::new, |since| format!(" within the last {}", lockkeeper_session::text::spell(since)));
         printer.note(&format!("nothing is recorded about locks at and below {root} on {source}{within}"));
     } else {
         printer.scope(&source);
@@ -190,7 +191,7 @@ async fn follow(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
                 .advise("follow it again", Suggested::new(["history", path.as_str(), "--follow"]))
         })?;
         if let Some(since) = since.take() {
-            let now = server_time(keeper.admin().known_server_now_ms().await.ok().flatten());
+            let now = server_time(known_server_now_ms(&keeper).await.ok().flatten());
             retain_new(&entries, &mut seen);
             retain_since(&mut entries, Some(since), now);
         } else {

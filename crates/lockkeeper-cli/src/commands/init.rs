@@ -12,6 +12,7 @@ use crate::exit::{Code, Failure};
 use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
+use crate::registers;
 use crate::settings::Settings;
 use crate::text::plain;
 
@@ -39,7 +40,7 @@ pub(crate) async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failur
     let acl = matches!(settings.all.acl.origin, Origin::Flag(_)).then(|| settings.all.acl.value.clone());
     let builder = settings.builder();
     let keeper = connect_with(&settings, &builder, async |home| local::connect(home, &builder, printer).await).await?;
-    let nodes = keeper.admin().set_up(acl.clone()).await;
+    let nodes = keeper.admin().set_up(acl.clone(), &registers::all()).await;
     keeper.close().await;
     let nodes = nodes?;
     if printer.is_json() {

@@ -13,6 +13,7 @@ use lockkeeper::embedded::Home;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::History;
+use lockkeeper_jobs::server_now_ms;
 use lockkeeper_jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
 use serde::Serialize;
 
@@ -91,7 +92,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
             jobs.retain(|job| part.has(&job.path));
             // Without a job there is nothing to compare with the time.
             let sent = SystemTime::now();
-            let now_ms = if jobs.is_empty() { 0 } else { keeper.admin().server_now_ms().await? };
+            let now_ms = if jobs.is_empty() { 0 } else { server_now_ms(&keeper).await? };
             let note = ServerTime::answered_now(now_ms, sent).note.filter(|_| !jobs.is_empty());
             let asked = requests(&keeper, &jobs).await;
             let refused = match &path {

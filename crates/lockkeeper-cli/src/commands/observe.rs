@@ -10,7 +10,6 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper_history::HoldEnd;
 use lockkeeper_observe::deadlock;
 use lockkeeper_observe::watch::{
@@ -18,6 +17,7 @@ use lockkeeper_observe::watch::{
     Rule,
 };
 use lockkeeper_observe::{http, page};
+use lockkeeper_session::text::{excerpt, spell};
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
 

@@ -9,10 +9,10 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 use lockkeeper::Error;
 use lockkeeper::admin::{ContenderInfo, Grant, LockInfo};
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper_history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
 use lockkeeper_jobs::{JobStatus, JobsAdmin, RunRecord};
+use lockkeeper_session::text::{excerpt, spell};
 use serde::Serialize;
 
 use crate::advice::{LockCommands, Suggested};

@@ -1,16 +1,17 @@
 //! `lockkeeper requests`, `approve`, `reject`: decide whether a requestor takes a leased lock from an owner that has
 //! not cleaned up in time.
 
+use lockkeeper::error::misuse;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::engine::text::spell;
-use lockkeeper::error::{AdminError, Misuse};
+use lockkeeper::error::AdminError;
 use lockkeeper_helix::{
     Decision, DecisionRecord, EmergencyRecord, HelixAdmin, LeaseError, TransferFacts, TransferRequest,
 };
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;
@@ -112,7 +113,7 @@ async fn list_decided(parts: &[Part], root: &str, printer: &Printer) -> Result<u
 pub(crate) async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -> Result<u8, Failure> {
     let path = lock_path(&args.name)?.to_string();
     if args.reason.trim().is_empty() {
-        return Err(Misuse::no_reason(&path).into());
+        return Err(misuse::no_reason(&path).into());
     }
     let settings = Settings::read(args.connect, printer)?.at([path.as_str()]).await?;
     let (at, id) = (path.clone(), args.id.clone());

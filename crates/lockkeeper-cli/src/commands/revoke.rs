@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
+use lockkeeper_session::text::{excerpt, spell};
 use serde::Serialize;
 
 use crate::advice::Suggested;

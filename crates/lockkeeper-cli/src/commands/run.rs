@@ -8,17 +8,17 @@ mod job;
 mod line;
 mod locked;
 
+use lockkeeper::error::misuse;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
-use lockkeeper::engine::hold::MIN_HOLD;
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::{Misuse, ReleaseError};
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard};
+use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, PriorityLock};
 use lockkeeper_helix::{HelixLock, LeaseError};
 use lockkeeper_jobs::check_slot;
+use lockkeeper_session::text::{excerpt, spell};
 use tokio::time::{Instant, sleep, timeout};
 
 #[cfg(feature = "webhook")]
@@ -123,7 +123,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
     let lease = args.leased.lease.map(|lease| (lease, args.leased.is_strict()));
     grace(lease, Term::Session(settings.all.session_timeout.value), args.grace)?;
     for path in &paths {
-        Misuse::check_message(path.as_str(), args.message.as_deref())?;
+        misuse::check_message(path.as_str(), args.message.as_deref())?;
         args.job.slot.as_deref().map_or(Ok(()), |slot| check_slot(path.as_str(), slot))?;
     }
     let kind = Kind::of(&args.kind, &settings.all)?;
@@ -149,7 +149,7 @@ async fn run_at(run: PlacedRun, locked: &mut LockedRun, signals: &mut Signals) -
     let mut line = Line {
         paths,
         kind,
-        min_hold: args.yields.map(|_| args.min_hold.unwrap_or(MIN_HOLD)),
+        min_hold: args.yields.map(|_| args.min_hold.unwrap_or(PriorityLock::MIN_HOLD)),
         once: args.once || (args.wait.is_some() && wait.is_none()),
         message: args.message.clone(),
         traceparent: if args.trace { traceparent(printer) } else { None },
@@ -340,7 +340,7 @@ pub(crate) fn lock_paths(names: &[String]) -> Result<Vec<LockPath>, Failure> {
     let mut paths = names.iter().map(|name| path_to_lock(name)).collect::<Result<Vec<_>, _>>()?;
     paths.sort_by(|a, b| a.as_str().cmp(b.as_str()));
     match paths.windows(2).find(|pair| pair[0] == pair[1]) {
-        Some(twice) => Err(Misuse::twice(twice[0].as_str()).into()),
+        Some(twice) => Err(misuse::twice(twice[0].as_str()).into()),
         None => Ok(paths),
     }
 }

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 
 use lockkeeper::embedded::{Home, RunningServer, server_config};
-use lockkeeper::engine::process::read_credentials;
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
+use lockkeeper_session::process::read_credentials;
 
 use crate::advice;
 use crate::args::connect::ConnectArgs;
 use crate::args::serve::ServeArgs;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
+use crate::registers;
 use crate::service::{self, NotifyState};
 use crate::settings::{self, Settings};
 use crate::signals::{ENDING, Signals};
@@ -65,7 +66,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
         None => Served::Alone(Server::start(config).await?),
         Some(dir) => {
             let home = Home::new(dir);
-            let served = Served::Home(home.host_with(config).await?);
+            let served = Served::Home(home.host_with(config, &registers::all()).await?);
             let open = if everyone { "; every user of this machine can use its port" } else { "" };
             printer.note(&format!("also serving this user's own server in {}{open}", home.dir().display()));
             served
@@ -141,7 +142,7 @@ async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, prin
     config.admin_hosts.clone_from(&args.admin_host);
     config.words = args.words.clone().unwrap_or_default();
     raise_descriptor_limit();
-    let hosted = home.host_with(config).await?;
+    let hosted = home.host_with(config, &registers::all()).await?;
     streams::STDOUT.push(format!("{}\n", hosted.endpoint().connect_string()));
     let (dir, machine) = (home.dir().display(), advice::machine(home));
     printer.note(&format!("serving all users who may enter {dir}; they use it with {machine}"));

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::Home;
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_jobs::JobsAdmin;
+use lockkeeper_session::text::{excerpt, spell};
 
 use crate::args::ask::ShowArgs;
 use crate::colour::Severity;

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use lockkeeper::engine::text::spell;
 use lockkeeper_helix::{HelixAdmin, Histogram, Statistics, Tally};
+use lockkeeper_session::text::spell;
 use serde::Serialize;
 
 use crate::advice::Suggested;

@@ -212,6 +212,6 @@ async fn at(
 /// Returns the part that has a lock: the one with the longest root.
 fn part_of<'a>(parts: &'a [Part], path: &str) -> Option<&'a Part> {
     let has =
-        |part: &&Part| part.has(path) && (part.root == "/" || lockkeeper::engine::ensemble::is_below(path, &part.root));
+        |part: &&Part| part.has(path) && (part.root == "/" || lockkeeper_session::ensemble::is_below(path, &part.root));
     parts.iter().filter(has).max_by_key(|part| part.root.len())
 }

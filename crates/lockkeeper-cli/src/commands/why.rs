@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Broken, ContenderInfo, LockInfo, SessionId};
-use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Habits, History, LockUse};
 use lockkeeper_jobs::{JobState, JobStatus, JobsAdmin};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
+use lockkeeper_session::text::excerpt;
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 

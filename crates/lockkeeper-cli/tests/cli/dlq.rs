@@ -199,7 +199,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     replay.signal(rustix::process::Signal::KILL);
     replay.wait();
     assert_eq!(letters(&home)[0]["fate"], "begun");
-    let path = format!("/lockkeeper/replays/{operation}");
+    let path = format!("/lockkeeper/locks/{operation}");
     until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
     let output = home.output(&["dlq", "replay", &operation]);
     assert!(output.status.code() == Some(75) && stderr(&output).contains("recorded no result"), "{output:?}");
@@ -303,7 +303,7 @@ fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
     until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
     replay.signal(rustix::process::Signal::KILL);
     replay.wait();
-    let path = format!("/lockkeeper/replays/{operation}");
+    let path = format!("/lockkeeper/locks/{operation}");
     until("its lock is free", || home.count(&path).0 == 0);
     let output = home.output(&words);
     let again = format!("run it anyway: lockkeeper dlq replay {operation} --again --foreign");

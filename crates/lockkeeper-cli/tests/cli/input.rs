@@ -33,7 +33,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "../a", "--", "touch", "ran"], "relative component"),
         (&["run", "a\x1b[2Jb", "--", "touch", "ran"], "\\u{1b}"),
         (&["run", "/zookeeper/a", "--", "touch", "ran"], "belongs to the server"),
-        (&["run", "/lockkeeper/replays/a", "--", "touch", "ran"], "where Lockkeeper keeps its own records"),
+        (&["run", "/lockkeeper/locks/a", "--", "touch", "ran"], "where Lockkeeper keeps its own records"),
         (&["run", "a/lock-0000000000", "--", "touch", "ran"], "is the name of a contender's node"),
         (&["run", "/products/A-0000004711", "--lease", "1m", "--", "touch", "ran"], "write \"%41-0000004711\""),
         (&["run", &long, "--", "touch", "ran"], "longer than"),

@@ -71,7 +71,8 @@ fn a_reader_behind_a_waiting_writer_waits() {
     let mut line = String::new();
     writer.stderr.read_line(&mut line).unwrap();
     assert!(
-        line.contains(", reading, since ") && line.contains(" and 1 more, on ") && line.ends_with(", 2 ahead\n"),
+        // On a busy machine, the bounds of the grant are given.
+        line.contains(", reading, ") && line.contains(" and 1 more, on ") && line.ends_with(", 2 ahead\n"),
         "{line}"
     );
     let mut reader = home.spawn("a", &["--shared"], "echo reader >> order");

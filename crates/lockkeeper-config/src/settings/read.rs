@@ -7,7 +7,7 @@ use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::types::Setting;
 use crate::settings::error::Origin;
-use lockkeeper::engine::text::typed;
+use lockkeeper_session::text::typed;
 
 /// The problem of an invalid value, and the remedy.
 pub(super) type Wrong = (String, String);

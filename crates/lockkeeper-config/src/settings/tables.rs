@@ -8,8 +8,8 @@ use super::layers::Layers;
 use super::{RealmSetting, Setting};
 use crate::realms::check_prefix;
 use crate::settings::error::{Fault, Origin};
-use lockkeeper::engine::ensemble::check_servers;
 use lockkeeper_helix::TransferRule;
+use lockkeeper_session::ensemble::check_servers;
 
 /// The table of realms.
 pub(super) const REALMS: &str = "realms";

@@ -14,9 +14,9 @@ use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings
 use crate::settings::error::{Fault, Origin, SettingsError};
 use lockkeeper::Builder;
 use lockkeeper::acl::{AclError, LockAcl};
-use lockkeeper::engine::ensemble::check_servers;
-use lockkeeper::engine::text::typed;
 use lockkeeper_contentserv::TASK_TIMEOUT;
+use lockkeeper_session::ensemble::check_servers;
+use lockkeeper_session::text::typed;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.
 const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));

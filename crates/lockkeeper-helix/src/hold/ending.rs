@@ -3,9 +3,9 @@
 use super::LeaseTask;
 use futures_util::StreamExt;
 use lockkeeper::Loss;
-use lockkeeper::engine::hold::HoldRequest;
-use lockkeeper::engine::wait::or_never;
 use lockkeeper::error::{ReleaseError, SessionError};
+use lockkeeper::hold::HoldRequest;
+use lockkeeper_session::wait::or_never;
 use tokio::sync::oneshot;
 
 use crate::error::LeaseError;
@@ -18,7 +18,7 @@ impl LeaseTask {
     async fn leave(&mut self) -> Result<Option<Box<Look>>, NodeError> {
         let mut unsure = false;
         loop {
-            let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
+            let look = self.node.look_until_answered(&self.keeper, &mut self.session_ref).await?;
             if !self.is_shown(&look.record) {
                 // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
@@ -57,7 +57,7 @@ impl LeaseTask {
     async fn hand_over(&mut self, to: &str) -> Result<Option<Loss>, NodeError> {
         let mut unsure = false;
         loop {
-            let look = self.node.look_until_answered(&self.context, &mut self.session_ref).await?;
+            let look = self.node.look_until_answered(&self.keeper, &mut self.session_ref).await?;
             match &look.record.owner {
                 _ if self.is_shown(&look.record) => {}
                 // This client's own write, whose reply was lost.
@@ -152,11 +152,11 @@ impl LeaseTask {
     /// dropped. Needs no session, because it sends nothing to a server.
     pub(super) fn outlive_by_its_cleanup(self) {
         let Some(account) = self.cleaning else { return };
-        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.context.clock());
+        let (mut cleaned, mut requests, clock) = (self.cleaned, self.requests, self.keeper.sessions().clock());
         let hold = self.hold.clone();
         let by_listener = cleaned.is_some();
-        let closed = self.context.closed();
-        self.context.spawn(async move {
+        let closed = self.keeper.sessions().closed();
+        self.keeper.sessions().spawn(async move {
             let given_back = async {
                 // Dropping this channel answers a release, as after any loss.
                 let released = async {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use lockkeeper::engine::hold::{Hold, HoldReport, Note, NotedEnd};
-use lockkeeper::engine::session::Clock;
+use lockkeeper::hold::{Hold, HoldReport, Note, NotedEnd};
+use lockkeeper_session::Clock;
 
 /// Reports the end of the hold when it is dropped.
 pub(super) struct LeaseNote {

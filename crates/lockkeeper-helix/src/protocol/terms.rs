@@ -1,6 +1,6 @@
 //! The terms on which one client requests a lock, checked before anything is sent.
 
-use lockkeeper::engine::registers::leased::NOBODY;
+use lockkeeper_core::leased::NOBODY;
 
 /// The priority for emergencies: the highest one. An owner with this priority is not preempted by another request with it.
 pub const EMERGENCY: i32 = i32::MAX;

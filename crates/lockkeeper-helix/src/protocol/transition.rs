@@ -7,7 +7,7 @@
 //! when the request has been in the record for the owner's notice. A request is dropped only by its requestor, or by a strictly
 //! higher one. It is also dropped when its requestor let its turn pass, or when the owner transfers the lock to its requestor.
 
-use lockkeeper::engine::registers::leased::{Held, Record, Requested};
+use lockkeeper_core::leased::{Held, Record, Requested};
 
 use crate::protocol::{ServerNow, Terms};
 

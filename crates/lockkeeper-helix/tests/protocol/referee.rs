@@ -1,6 +1,6 @@
 //! Judges the writes to a record: restates their rules in plain form, by a referee that knows the server's exact time.
 
-use lockkeeper::engine::registers::leased::{Held, Record, Requested};
+use lockkeeper_core::leased::{Held, Record, Requested};
 use lockkeeper_helix::protocol::{Rules, Terms};
 
 pub(crate) type Foul = &'static str;

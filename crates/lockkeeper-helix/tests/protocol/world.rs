@@ -1,6 +1,6 @@
 //! Three clients, one record, and every event that can happen between them.
 
-use lockkeeper::engine::registers::leased::Record;
+use lockkeeper_core::leased::Record;
 use lockkeeper_helix::protocol::{
     Answer, Refusal, Rules, SeenRecord, ServerNow, Terms, Transition, Wish, hold_until_ms, transition,
 };

@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lockkeeper::engine::process::open_own;
+use lockkeeper_session::process::open_own;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -65,7 +65,7 @@ impl Spool {
         // Ordered by time, so that they are sent roughly in order; the rest makes them unique.
         static TURN: AtomicU64 = AtomicU64::new(0);
         let turn = TURN.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{:013}-{turn:06}-{}", lockkeeper::engine::text::wall_clock_ms(), Uuid::new_v4().simple());
+        let name = format!("{:013}-{turn:06}-{}", lockkeeper_session::text::wall_clock_ms(), Uuid::new_v4().simple());
         self.write(&format!("{name}.{ENTRY}"), record)
     }
 

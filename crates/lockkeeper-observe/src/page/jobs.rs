@@ -1,6 +1,6 @@
 //! The section about jobs.
 
-use lockkeeper::engine::text::plain;
+use lockkeeper_session::text::plain;
 use maud::{Markup, html};
 
 use super::parts::{Command, link, more, shown};

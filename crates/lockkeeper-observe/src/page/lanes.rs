@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use lockkeeper::engine::ensemble::is_below;
-use lockkeeper::engine::text::plain;
+use lockkeeper_session::ensemble::is_below;
+use lockkeeper_session::text::plain;
 
 use crate::watch::recent::{Blind, PastHold};
 use crate::watch::{ContenderState, LockGlance, Moment};

@@ -1,6 +1,6 @@
 //! Parts of several sections.
 
-use lockkeeper::engine::text::plain;
+use lockkeeper_session::text::plain;
 use maud::{Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -1,6 +1,6 @@
 //! A ring of waits as a picture: its contenders below each other, an arrow from each to the one that it waits for.
 
-use lockkeeper::engine::text::plain;
+use lockkeeper_session::text::plain;
 use maud::{Markup, html};
 
 use crate::deadlock::{Deadlock, Party};

@@ -2,8 +2,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::engine::ensemble::{Node, Zxid};
-use lockkeeper::engine::queue::contender;
+use lockkeeper::contest::contender;
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::Node;
 
 use super::*;
 use crate::deadlock::{Certainty, Deadlock, among};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
-use lockkeeper::engine::text::{plain, spell};
+use lockkeeper_session::text::{plain, spell};
 use maud::{DOCTYPE, Markup, html};
 
 use super::lanes::{Axis, Bar, Lane, UNITS, UNNAMED};

@@ -6,9 +6,8 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use lockkeeper::Builder;
 use lockkeeper::admin::SessionId;
-use lockkeeper::engine::ensemble::each_server;
-use lockkeeper::engine::text::excerpt;
 use lockkeeper::error::Misuse;
+use lockkeeper_session::text::excerpt;
 use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
@@ -114,7 +113,7 @@ pub async fn connections(
     own: Option<SessionId>,
     patience: Duration,
 ) -> Result<SessionConnections, Misuse> {
-    let each = &each_server(builder, servers)?;
+    let each = &builder.clone().each_server(servers)?;
     let names = each.names();
     let deadline = Instant::now() + patience;
     let ask = async |server: usize| (server, each.ask(server, "cons", deadline).await);

@@ -5,7 +5,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use lockkeeper::engine::process::open_own;
+use lockkeeper_session::process::open_own;
 use serde::Serialize;
 
 /// The file that is written. Older ones have a number: `history.1.jsonl` is the newest of them.

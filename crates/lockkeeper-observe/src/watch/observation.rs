@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use lockkeeper::engine::ensemble::TreeChange;
+use lockkeeper_session::ensemble::TreeChange;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
 
@@ -538,7 +538,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use lockkeeper::admin::SessionId;
-    use lockkeeper::engine::ensemble::{Node, Zxid};
+    use lockkeeper_session::Zxid;
+    use lockkeeper_session::ensemble::Node;
 
     use super::*;
     use crate::watch::Survey;

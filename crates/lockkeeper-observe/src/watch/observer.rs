@@ -9,13 +9,14 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::Broken;
-use lockkeeper::engine::ensemble::{
+use lockkeeper::admin::is_of_records;
+use lockkeeper::contest::place_of;
+use lockkeeper::error::SessionError;
+use lockkeeper::journal;
+use lockkeeper_session::Session;
+use lockkeeper_session::ensemble::{
     Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
 };
-use lockkeeper::engine::queue::place_of;
-use lockkeeper::engine::registers::{OURS, journal};
-use lockkeeper::engine::session::{Context, Session, context};
-use lockkeeper::error::SessionError;
 
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
@@ -66,7 +67,7 @@ pub enum ObserveError {
 
 /// Observes the locks of one tree, with one session.
 pub struct Observer {
-    context: Context,
+    keeper: Lockkeeper,
     tree: Tree,
     excluded: Arc<[String]>,
     /// Where owners record how their holds ended.
@@ -102,11 +103,11 @@ impl Observer {
         observation: &Observation,
     ) -> Result<Self, ObserveError> {
         let excluded: Vec<String> = excluded.into_iter().map(Into::into).collect();
-        let context = context(keeper);
-        let root = if root == "/" { root.to_owned() } else { context.path(root)? };
-        let servers = context.servers().to_string();
+        let keeper = keeper.clone();
+        let root = if root == "/" { root.to_owned() } else { keeper.path(root)? };
+        let servers = keeper.sessions().servers().to_string();
         let tree = observation.add_tree(&root, excluded.clone(), servers);
-        Ok(Observer { context, tree, excluded: excluded.into(), records: None })
+        Ok(Observer { keeper, tree, excluded: excluded.into(), records: None })
     }
 
     /// Lets the observer read how owners record the ends of their holds, in the nodes below `root`. `read` gets the path and the data of
@@ -143,8 +144,8 @@ impl Observer {
     /// The tree cannot be observed at all. While no server can be reached, it waits.
     pub async fn run(self) -> Result<std::convert::Infallible, ObserveError> {
         loop {
-            let opening = self.context.clone();
-            let opened = self.context.run(async move { opening.session(None).await }).await;
+            let opening = self.keeper.clone();
+            let opened = self.keeper.sessions().run(async move { opening.sessions().session(None).await }).await;
             let error = match opened {
                 Ok((session, ensemble)) => match self.serve(&session, ensemble).await {
                     Interrupted::Over => None,
@@ -173,7 +174,7 @@ impl Observer {
     async fn watch(&self, ensemble: &Arc<dyn Ensemble>) -> Result<std::convert::Infallible, Interrupted> {
         let set = async |path: &str, capacity| match ensemble.watch_tree(path, capacity).await {
             Err(OpError::Unsupported) => {
-                let servers = self.context.servers().to_string();
+                let servers = self.keeper.sessions().servers().to_string();
                 Err(Interrupted::Failed(ObserveError::Unsupported { servers }))
             }
             watch => Ok(watch?),
@@ -406,8 +407,7 @@ async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String
                 Err(fault) => return Err(fault),
             }
         }
-        let is_excluded =
-            |path: &String| path == "/zookeeper" || OURS.contains(&path.as_str()) || excluded.contains(path);
+        let is_excluded = |path: &String| path == "/zookeeper" || is_of_records(path) || excluded.contains(path);
         below.retain(|path| !is_excluded(path));
         let directories = stream::iter(below).map(|path| {
             let ensemble = ensemble.clone();

@@ -11,13 +11,12 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockkeeper::admin::is_of_records;
 use lockkeeper::admin::{Broken, ContenderInfo, SessionId};
-use lockkeeper::engine::ensemble::{Node, TreeChange, above, is_below};
-use lockkeeper::engine::queue::{
-    ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, Marker, PathRecord, Tombstone, contender, may_be_directory,
-    place_of,
-};
-use lockkeeper::engine::registers::{OURS, leased};
+use lockkeeper::contest::{Marker, contender, may_be_directory, place_of};
+use lockkeeper_core::leased;
+use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Tombstone};
+use lockkeeper_session::ensemble::{Node, OWN_TREE, TreeChange, above, is_below};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
 use super::records::RecordedEnd;
@@ -363,9 +362,8 @@ impl Tracker {
             Limit::Permits(permits) => Some(permits),
             _ => None,
         });
-        let LastRelease { freed, .. } = record.map_or_else(LastRelease::default, |node| {
-            lockkeeper::engine::queue::ReleaseRecord::last(&node.data, node.version)
-        });
+        let LastRelease { freed, .. } = record
+            .map_or_else(LastRelease::default, |node| lockkeeper_core::ReleaseRecord::last(&node.data, node.version));
         found.freed = freed.or(found.freed);
         let lease =
             record.and_then(|node| leased::Record::from_bytes(&node.data).ok()).filter(|record| !record.is_free());
@@ -377,8 +375,8 @@ impl Tracker {
     fn is_inside(&self, path: &str) -> bool {
         let is_root = *self.root == *path;
         let inside = &*self.root == "/" || is_root || is_below(path, &self.root);
-        let mut ours = OURS.into_iter().chain(["/zookeeper"]).chain(self.excluded.iter().map(String::as_str));
-        inside && path != "/lockkeeper" && !ours.any(|ours| is_below(path, ours))
+        let mut ours = ["/zookeeper"].into_iter().chain(self.excluded.iter().map(String::as_str));
+        inside && path != OWN_TREE && !is_of_records(path) && !ours.any(|ours| is_below(path, ours))
     }
 
     /// The lock and the name in its queue of a node that is named like a contender.

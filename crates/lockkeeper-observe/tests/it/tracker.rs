@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use lockkeeper::admin::SessionId;
-use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
-use lockkeeper::engine::queue::PathRecord;
+use lockkeeper_core::PathRecord;
 use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Survey, Tracker, Wanted, What};
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::{Node, TreeChange};
 use proptest::prelude::*;
 
 /// What a lock's contenders are.

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockkeeper::admin::{ContenderInfo, Grant};
-use lockkeeper::engine::ensemble::NodeKind;
-use lockkeeper::engine::session::context;
+use lockkeeper_session::ensemble::NodeKind;
+
 use lockkeeper::error::{AcquireError, AdminError};
 use lockkeeper::{Guard, Lockkeeper};
 use lockkeeper_testkit::sim::Sim;
@@ -175,8 +175,7 @@ fn a_foreign_holder_is_held_since_its_queue_last_changed_or_before() {
     simulated(async |sim| {
         let far = keeper(&sim);
         let join = async |keeper: &Lockkeeper| {
-            let context = context(keeper);
-            let created = context.ask(async |ensemble| {
+            let created = keeper.sessions().ask(async |ensemble| {
                 for path in ["/locks", LOCK] {
                     // It may be there.
                     _ = ensemble.create(path, Vec::new(), NodeKind::Persistent).await;

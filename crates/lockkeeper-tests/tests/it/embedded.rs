@@ -151,7 +151,7 @@ fn the_access_list_of_a_handle_is_that_of_its_nodes_on_an_embedded_server() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = server_config();
         config.listen = Some(([127, 0, 0, 1], 0).into());
-        let hosted = Home::new(dir.path()).host_with(config).await.unwrap();
+        let hosted = Home::new(dir.path()).host_with(config, &[]).await.unwrap();
         let private = Lockkeeper::builder().acl(LockAcl::Private).embedded(dir.path()).await.unwrap();
         private.mutex("/locks/ours").acquire().await.unwrap().release().await.unwrap();
         let same_user = embedded(dir.path(), STEADY).await;

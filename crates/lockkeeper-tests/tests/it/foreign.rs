@@ -4,8 +4,8 @@
 
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{Grant, LockInfo};
-use lockkeeper::engine::ensemble::{Ensemble, NodeKind, above};
-use lockkeeper::engine::session::context;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, above};
+
 use lockkeeper::error::AdminError;
 
 use crate::support::{simulated, simulated_keeper as keeper};
@@ -16,11 +16,11 @@ const HEX: &str = "0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4";
 /// Creates a node in the session of a client; returns its path.
 async fn create(client: &Lockkeeper, path: impl Into<String>, data: &str, kind: NodeKind) -> String {
     let (path, data) = (path.into(), data.as_bytes().to_vec());
-    let (context, parent) = (context(client), above(&path).to_owned());
+    let (keeper, parent) = (client, above(&path).to_owned());
     let created = async move |ensemble: std::sync::Arc<dyn Ensemble>| {
         Ok::<_, AdminError>(ensemble.create(&path, data, kind).await.unwrap().0)
     };
-    let name = context.ask(created).await.unwrap();
+    let name = keeper.sessions().ask(created).await.unwrap();
     format!("{parent}/{name}")
 }
 
@@ -31,12 +31,12 @@ async fn directories(client: &Lockkeeper, paths: &[&str]) {
 }
 
 async fn delete(client: &Lockkeeper, path: &str) {
-    let (context, path) = (context(client), path.to_owned());
+    let (keeper, path) = (client, path.to_owned());
     let deleted = async move |ensemble: std::sync::Arc<dyn Ensemble>| {
         ensemble.delete(&path, None).await.unwrap();
         Ok::<_, AdminError>(())
     };
-    context.ask(deleted).await.unwrap();
+    keeper.sessions().ask(deleted).await.unwrap();
 }
 
 /// The one lock of the tree, as a survey and a question about it show it.

@@ -5,23 +5,25 @@
 //! sees `Loss::Removed` or `AcquireError::Evicted`. What it does at that moment is not undone; the next holder's token
 //! fences it if the resource checks tokens.
 
+use crate::error::refused;
 use std::time::SystemTime;
 
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Record;
 use tracing::warn;
 
-use super::contest::Marker;
 use super::{Admin, LockInfo, describe, lease};
-use crate::broken::{Broken, Proof};
-use crate::clock::as_millis_since_1970;
+use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, OpError, TxnStep, refused};
-use crate::error::{AdminError, Misuse, SessionError};
-use crate::registers::journal;
-use crate::registers::make;
-use crate::session::context::Context;
+use crate::contest::Marker;
+use crate::error::{AdminError, SessionError};
+use crate::journal;
+use crate::keeper::Lockkeeper;
+use lockkeeper_session::ensemble::Proof;
+use lockkeeper_session::ensemble::above;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnStep};
+use lockkeeper_session::records::make;
+use lockkeeper_session::text::as_millis_since_1970;
 
 /// How often a break is retried after a change between the read and the deletion, or after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
@@ -110,23 +112,23 @@ impl Admin {
     ///
     /// The server refuses the read or cannot be reached.
     pub async fn broken(&self, root: impl AsRef<str>) -> Result<Vec<Broken>, AdminError> {
-        journal::entries_below(&self.context, root.as_ref()).await
+        journal::entries_below(&self.keeper, root.as_ref()).await
     }
 
     async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
         let path = self.path(path)?;
-        let reason = Misuse::check_reason(&path, reason)?;
-        let context = self.context.clone();
-        self.context.run_while_answered(async move { remove(&context, &path, whom, &reason).await }).await
+        let reason = crate::error::misuse::check_reason(&path, reason)?;
+        let keeper = self.keeper.clone();
+        self.keeper.sessions().run_while_answered(async move { remove(&keeper, &path, whom, &reason).await }).await
     }
 }
 
 /// Removes a contender and returns once its record exists.
-async fn remove(context: &Context, path: &str, mut whom: Whom, reason: &str) -> Result<Broken, AdminError> {
-    let id = uuid::Uuid::from_u128(context.clock().unique_id());
+async fn remove(keeper: &Lockkeeper, path: &str, mut whom: Whom, reason: &str) -> Result<Broken, AdminError> {
+    let id = uuid::Uuid::from_u128(keeper.sessions().clock().unique_id());
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
-        let (session, ensemble) = context.session(None).await?;
+        let (session, ensemble) = keeper.sessions().session(None).await?;
         let ensemble = &*ensemble;
         // The journal shows what happened, whatever happened to the reply.
         if sent {
@@ -160,7 +162,7 @@ async fn remove(context: &Context, path: &str, mut whom: Whom, reason: &str) -> 
             since_ms: as_millis_since_1970(contender.since),
             session: contender.session,
             token: contender.token.map(|token| token.in_epoch(epoch)),
-            by: context.owner().clone(),
+            by: keeper.owner().clone(),
             proof: Proof::default(),
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
@@ -178,7 +180,7 @@ async fn remove(context: &Context, path: &str, mut whom: Whom, reason: &str) -> 
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
             // The node was deleted, which the next read shows; or the journal does not exist yet.
-            Err(OpError::NoNode) => match make(ensemble, journal::ROOT).await {
+            Err(OpError::NoNode) => match make(ensemble, journal::ROOT, NodeKind::Shared).await {
                 Ok(()) | Err(OpError::ConnectionLoss | OpError::SessionOver) => {}
                 Err(fault) => return Err(refused(journal::ROOT, fault)),
             },

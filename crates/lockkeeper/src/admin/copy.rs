@@ -5,6 +5,7 @@
 //! a node, and an interrupted copy can be continued. Before the first node is created, all nodes have been compared,
 //! and the tokens too: the target servers must issue greater ones.
 
+use crate::error::refused;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -13,10 +14,9 @@ use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
 use serde::Serialize;
 
 use super::Admin;
-use crate::ensemble::paths::is_below;
-use crate::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT, refused};
 use crate::error::{AdminError, SessionError};
-use crate::registers::HISTORY;
+use lockkeeper_session::ensemble::is_below;
+use lockkeeper_session::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT};
 
 /// How many conflicts are reported by path.
 const NAMED: usize = 20;
@@ -35,6 +35,8 @@ pub struct CopyOptions {
     pub paths: Vec<String>,
     /// Replace the data and the access lists of target nodes that differ.
     pub overwrite: bool,
+    /// Below these nodes, those that the target already has stay as they are: records that both have written.
+    pub keep: Vec<String>,
     /// Compare only; change nothing.
     pub dry_run: bool,
 }
@@ -196,7 +198,9 @@ impl Admin {
             target
                 .on_session(move |ensemble| async move {
                     let target = Side { ensemble, epoch: target_epoch };
-                    Copying { source, target, paths, overwrite: options.overwrite }.all(options.dry_run).await
+                    Copying { source, target, paths, overwrite: options.overwrite, keep: options.keep }
+                        .all(options.dry_run)
+                        .await
                 })
                 .await
         })
@@ -209,6 +213,7 @@ struct Copying {
     target: Side,
     paths: Vec<String>,
     overwrite: bool,
+    keep: Vec<String>,
 }
 
 impl Copying {
@@ -328,8 +333,7 @@ impl Copying {
         Ok(match self.target.whole(path).await? {
             None => CopyStep::Create,
             Some(there) if there.same_content(whole) => CopyStep::Same,
-            // The records of holds that the target had itself stay.
-            Some(_) if is_below(path, HISTORY) => CopyStep::Same,
+            Some(_) if self.keep.iter().any(|root| is_below(path, root)) => CopyStep::Same,
             // Never replace an ephemeral node: it belongs to a session.
             Some(there) if self.overwrite && !there.ephemeral => CopyStep::Replace,
             Some(_) => CopyStep::Conflict,

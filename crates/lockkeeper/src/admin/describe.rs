@@ -9,13 +9,13 @@ use lockkeeper_core::{
     PathRecord, Queue, Zxid, node_path,
 };
 
-use super::contest::{Contest, Marker};
 use super::info::{Entries, LockInfo};
 use crate::broken::Revoked;
-use crate::clock::moment;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
-use crate::registers::journal;
+use crate::contest::{Contest, Marker};
+use crate::journal;
+use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
+use lockkeeper_session::text::moment;
 
 /// The names in the queue of one lock.
 pub(super) struct Listed {

@@ -1,11 +1,12 @@
 //! Questions about the epoch of tokens, and raising it.
 
+use crate::error::refused;
 use lockkeeper_core::TokenEpoch;
 
 use super::Admin;
-use crate::ensemble::{EPOCH_NODE, OpError, linearizable, refused};
 use crate::error::{AdminError, SessionError};
-use crate::session::epoch::{stated, unreadable};
+use lockkeeper_session::ensemble::{EPOCH_NODE, OpError, linearizable};
+use lockkeeper_session::epoch::{stated, unreadable};
 
 /// How often a change is retried if other clients change the epoch at the same moment.
 const MAX_ATTEMPTS: usize = 10;
@@ -25,10 +26,11 @@ impl Admin {
     ///
     /// [`SessionError::TokenEpoch`] if the node that states it cannot be read; otherwise the server cannot be reached.
     pub async fn token_epoch(&self) -> Result<TokenEpoch, AdminError> {
-        let context = self.context.clone();
-        self.context
+        let keeper = self.keeper.clone();
+        self.keeper
+            .sessions()
             .run_while_answered(async move {
-                let (session, ensemble) = context.session(None).await?;
+                let (session, ensemble) = keeper.sessions().session(None).await?;
                 // After the write, this session has seen every earlier change.
                 ensemble.heartbeat().await.map_err(|fault| refused(EPOCH_NODE, fault))?;
                 Ok(session.epoch().await?)
@@ -39,8 +41,11 @@ impl Admin {
     /// The epoch as far as the session knows it: linearizable for callers behind an ordered write. No round trip,
     /// except in a session that was just opened.
     pub(crate) async fn known_epoch(&self) -> Result<TokenEpoch, AdminError> {
-        let context = self.context.clone();
-        self.context.run_while_answered(async move { Ok(context.session(None).await?.0.epoch().await?) }).await
+        let keeper = self.keeper.clone();
+        self.keeper
+            .sessions()
+            .run_while_answered(async move { Ok(keeper.sessions().session(None).await?.0.epoch().await?) })
+            .await
     }
 
     /// Raises the epoch to `epoch` unless it is already greater, and returns the epoch. It is never lowered.

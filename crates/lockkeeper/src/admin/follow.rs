@@ -1,5 +1,6 @@
 //! Follows the changes of one lock.
 
+use crate::error::refused;
 use std::collections::HashMap;
 use std::fmt;
 
@@ -9,8 +10,8 @@ use super::describe::{Listed, describe, list_and_watch};
 use super::handle::Admin;
 use super::info::LockInfo;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{OpError, Watcher, refused};
 use crate::error::AdminError;
+use lockkeeper_session::ensemble::{OpError, Watcher};
 
 /// The changes of one lock. Created by [`Admin::follow`].
 ///

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use lockkeeper_core::Owner;
 
-use crate::ensemble::Ensemble;
 use crate::error::AdminError;
 use crate::keeper::Lockkeeper;
-use crate::session::context::Context;
+use lockkeeper_session::ensemble::Ensemble;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///
@@ -35,30 +34,30 @@ use crate::session::context::Context;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admin {
-    pub(crate) context: Context,
+    pub(crate) keeper: Lockkeeper,
 }
 
 impl Lockkeeper {
     /// Returns the admin calls: they show holders and waiters, ask holders to release, and break locks.
     pub fn admin(&self) -> Admin {
-        Admin { context: self.context().clone() }
+        Admin { keeper: self.clone() }
     }
 }
 
 impl Admin {
-    /// The handle that it uses.
-    pub(crate) fn context(&self) -> &Context {
-        &self.context
+    /// Returns the handle that it uses.
+    pub fn keeper(&self) -> &Lockkeeper {
+        &self.keeper
     }
 
     /// The owner of this client.
     pub(crate) fn owner(&self) -> &Owner {
-        self.context.owner()
+        self.keeper.owner()
     }
 
     /// Returns this path of a lock. Fails if it is not a path, or if this is the handle of a realm that does not have it.
     pub(crate) fn path(&self, path: &str) -> Result<String, AdminError> {
-        Ok(self.context.path(path)?)
+        Ok(self.keeper.path(path)?)
     }
 
     /// Runs `question` on the I/O thread, so that any runtime, or none, can wait for it.
@@ -68,6 +67,6 @@ impl Admin {
         F: FnOnce(Arc<dyn Ensemble>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<T, AdminError>> + Send + 'static,
     {
-        self.context.ask(question).await
+        self.keeper.sessions().ask(question).await
     }
 }

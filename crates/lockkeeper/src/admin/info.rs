@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 use lockkeeper_core::TokenEpoch;
 use serde::{Serialize, Serializer};
 
-use crate::clock::{as_millis, as_some_millis};
 use crate::contender::ContenderInfo;
+use lockkeeper_session::text::{as_millis, as_some_millis};
 
 /// A lock and its contenders.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -9,10 +9,10 @@ use lockkeeper_core::leased::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
 
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};
-use crate::clock::moment;
 use crate::contender::{ContenderInfo, LEASE};
-use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, Node, TxnStep};
+use lockkeeper_session::ensemble::above;
+use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep};
+use lockkeeper_session::text::moment;
 
 impl LeaseInfo {
     fn of(record: &Record) -> Self {

@@ -1,5 +1,6 @@
 //! Questions about locks: which locks exist, and their holders and waiters.
 
+use crate::error::refused;
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
@@ -8,17 +9,18 @@ use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, KAZOO_LOCK, node_path};
 use super::describe::{Listed, describe, list_beside, look, permits_in};
 use super::handle::Admin;
 use super::info::{LockInfo, LockListing, Unreadable};
-use super::lease;
-use crate::ensemble::paths::above;
-use crate::ensemble::{OpError, READS_IN_FLIGHT, linearizable, refused};
+use super::{OWN_LOCKS, lease};
 use crate::error::AdminError;
-use crate::registers::{JOBS, REQUESTS, STATISTICS, journal};
-
-/// The side trees of this library, which contain no locks.
-pub const OURS: [&str; 4] = [journal::ROOT, REQUESTS, STATISTICS, JOBS];
+use lockkeeper_session::ensemble::{OWN_TREE, above, is_below};
+use lockkeeper_session::ensemble::{OpError, READS_IN_FLIGHT, linearizable};
 
 /// How many locks a survey reads at once. Each has up to [`READS_IN_FLIGHT`] reads of its own.
 const LOCKS_IN_FLIGHT: usize = 16;
+
+/// Returns whether no lock is at this path because it is that of a record, or of their root, below `/lockkeeper`.
+pub fn is_of_records(path: &str) -> bool {
+    path != OWN_TREE && is_below(path, OWN_TREE) && !is_below(path, OWN_LOCKS)
+}
 
 impl Admin {
     /// Returns the holders and the waiters of the lock at `path`, in order.
@@ -159,7 +161,7 @@ impl Admin {
                     }
                     let names = info.unknown.iter().chain(info.sessionless.iter().map(|info| &info.node));
                     let below = names.map(|name| format!("{parent}/{name}"));
-                    level.extend(below.filter(|path| !OURS.contains(&path.as_str())));
+                    level.extend(below.filter(|path| !is_of_records(path)));
                     if info.is_quiet() && info.sessionless.is_empty() { quiet.push(info) } else { found.push(info) }
                 }
                 // Of a semaphore, the nodes below its path are no locks.

@@ -4,6 +4,7 @@
 //! place of its data, as in ZooKeeper's recipe "Revocable Shared Locks" and Curator's `Revoker`. The data of this
 //! library's nodes is extended, not replaced, so that the request does not erase the owner.
 
+use crate::error::refused;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,14 +14,15 @@ use lockkeeper_core::{
 };
 
 use super::{Admin, lease};
-use crate::broken::{Proof, Revoked};
-use crate::clock::unix_epoch;
+use crate::broken::Revoked;
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::above;
-use crate::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable, refused};
 use crate::error::{AdminError, Misuse, SessionError};
-use crate::registers::journal;
-use crate::wait::passed;
+use crate::journal;
+use lockkeeper_session::ensemble::Proof;
+use lockkeeper_session::ensemble::above;
+use lockkeeper_session::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable};
+use lockkeeper_session::text::unix_epoch;
+use lockkeeper_session::wait::passed;
 
 /// How often a node is read again because another client wrote it meanwhile, before the request fails.
 const MAX_ATTEMPTS: usize = 16;
@@ -79,10 +81,10 @@ impl Asked {
     pub async fn answer(&self, timeout: Duration) -> Result<RevokeAnswer, AdminError> {
         let Some(czxid) = self.czxid else { return Ok(RevokeAnswer::Released) };
         let (path, contender) = (self.path.clone(), self.contender.clone());
-        let deadline = self.admin.context().clock().instant().checked_add(timeout);
-        let (context, session) = (self.admin.context(), self.admin.context().clone());
+        let deadline = self.admin.keeper().sessions().clock().instant().checked_add(timeout);
+        let (keeper, sessions) = (self.admin.keeper(), self.admin.keeper().sessions().clone());
         let answer = async move {
-            let (_session, ensemble) = session.session(None).await?;
+            let (_session, ensemble) = sessions.session(None).await?;
             let at = contender.node_path(&path);
             loop {
                 // This session may differ from the one that sent the request, at a server that does not have the
@@ -108,7 +110,8 @@ impl Asked {
                 _ = changed.await;
             }
         };
-        context
+        keeper
+            .sessions()
             .run_while_answered(async move {
                 tokio::select! {
                     biased;
@@ -195,7 +198,7 @@ impl Admin {
     async fn ask(&self, path: &str, mut contender: ContenderInfo, reason: Option<&str>) -> Result<Asked, AdminError> {
         let path = self.path(path)?;
         Misuse::check_length("reason", &path, reason, MAX_MESSAGE_BYTES)?;
-        let clock = self.context().clock();
+        let clock = self.keeper().sessions().clock();
         let id = clock.unique_id();
         let request = Revocation::new(AttemptId::new(id), self.owner().clone(), reason, clock.wall_ms());
         // One request has one record, however often it is sent.
@@ -231,7 +234,7 @@ impl Admin {
     ///
     /// As [`Admin::broken`].
     pub async fn revoked(&self, root: impl AsRef<str>) -> Result<Vec<Revoked>, AdminError> {
-        journal::entries_below(self.context(), root.as_ref()).await
+        journal::entries_below(self.keeper(), root.as_ref()).await
     }
 
     /// The record of a request to this contender.

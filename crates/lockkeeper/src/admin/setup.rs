@@ -1,28 +1,28 @@
 //! The one-time set-up of the nodes that all clients share.
 
-use super::Admin;
-use crate::acl::{LockAcl, SharedNode};
-use crate::ensemble::shared::{LOCKS, OWN_TREE};
-use crate::ensemble::{EPOCH_NODE, refused};
+use super::{Admin, REGISTERS};
 use crate::error::AdminError;
-use crate::registers;
+use crate::error::refused;
+use lockkeeper_session::acl::{LockAcl, SharedNode};
+use lockkeeper_session::ensemble::{EPOCH_NODE, NodeKind};
+use lockkeeper_session::ensemble::{LOCKS, OWN_TREE};
 
 impl Admin {
     /// Creates the nodes that all clients share: `/locks`, `/lockkeeper` and the registers below it, and, without a chroot, the
-    /// epoch. With [`Builder::create_chroot`](crate::Builder::create_chroot), creates a missing chroot first.
+    /// epoch. `registers` are those of the products in use, each with its kind; this crate's own are created in any case. With [`Builder::create_chroot`](crate::Builder::create_chroot), creates a missing chroot first.
     ///
     /// An administrator calls it once, before any client uses the servers. Whatever the lists of the clients' locks are
     /// ([`Builder::acl`](crate::Builder::acl)), the shared nodes then have the list of the administrator.
     ///
     /// Without `acl`, new nodes let every client contend, and only this client's credentials administrate; existing ones stay as
     /// they are. Without a credential, everyone may do anything in new nodes. With `acl`, new and existing nodes get that list, with
-    /// three exceptions. In `/lockkeeper`, entries without the right to administrate only let their clients create and read. In
-    /// `/lockkeeper/jobs`, entries without the right to write only let them read. Everyone may read the epoch, and only entries with the
+    /// three exceptions. In `/lockkeeper`, entries without the right to administrate only let their clients create and read. In registers
+    /// of the kind [`NodeKind::SharedByWriters`], entries without the right to write only let them read. Everyone may read the epoch, and only entries with the
     /// right to administrate let their clients write it. Nodes below the shared ones keep their lists.
     ///
     /// # Cost
     ///
-    /// Two round trips for each of eight nodes, and two more for one that exists and gets the list.
+    /// Two round trips for each node, and two more for one that exists and gets the list.
     ///
     /// # Cancel safety
     ///
@@ -32,11 +32,20 @@ impl Admin {
     ///
     /// [`SessionError::Refused`](crate::error::SessionError::Refused) if a node's list does not let this client change the list, or
     /// the parent's list does not let it create the node; the nodes before it are set up. Otherwise, no server can be reached.
-    pub async fn set_up(&self, acl: Option<LockAcl>) -> Result<Vec<SharedNode>, AdminError> {
+    pub async fn set_up(
+        &self,
+        acl: Option<LockAcl>,
+        registers: &[(&'static str, NodeKind)],
+    ) -> Result<Vec<SharedNode>, AdminError> {
+        let mut registers = [&REGISTERS[..], registers].concat();
+        registers.sort_unstable_by_key(|(path, _)| *path);
+        registers.dedup_by_key(|(path, _)| *path);
         self.on_session(move |ensemble| async move {
             let mut nodes = Vec::new();
-            for path in [LOCKS, OWN_TREE].into_iter().chain(registers::ALL).chain([EPOCH_NODE]) {
-                let node = ensemble.set_up(path, acl.as_ref()).await.map_err(|fault| refused(path, fault))?;
+            let shared = |path| (path, NodeKind::Shared);
+            let parents = [LOCKS, OWN_TREE].map(shared);
+            for (path, kind) in parents.into_iter().chain(registers).chain([shared(EPOCH_NODE)]) {
+                let node = ensemble.set_up(path, kind, acl.as_ref()).await.map_err(|fault| refused(path, fault))?;
                 nodes.extend(node);
             }
             Ok(nodes)

@@ -1,10 +1,11 @@
 //! Why an admin call failed.
 
-use super::kind::ErrorKind;
+use super::ErrorKind;
+use super::Misuse;
 use super::mismatch::Mismatch;
-use super::misuse::{Misuse, from_misuse};
-use super::session::SessionError;
+use super::misuse::from_misuse;
 use crate::contender::ContenderInfo;
+use lockkeeper_session::error::SessionError;
 
 /// Why a call of [`Admin`](crate::admin::Admin) failed.
 #[derive(Clone, Debug, thiserror::Error)]

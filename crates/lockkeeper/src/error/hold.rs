@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use lockkeeper_core::{Loss, spell};
 
-use super::kind::ErrorKind;
-use super::misuse::{Misuse, from_misuse};
+use super::ErrorKind;
+use super::Misuse;
+use super::misuse::from_misuse;
 
 /// Why a release could not be confirmed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

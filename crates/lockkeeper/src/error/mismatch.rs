@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{IncompatibleFormat, NodeFormat};
 
-use super::kind::ErrorKind;
+use super::ErrorKind;
 use super::text::permits_mismatch;
 
 /// The path is in use in another way than the call states. All clients of a path must agree.

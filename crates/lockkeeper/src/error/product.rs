@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::kind::ErrorKind;
+use super::ErrorKind;
 
 /// The error of a kind of lock that has error types of its own, such as a leased lock. Crates that build such a kind make their errors
 /// part of [`Error`](super::Error) with it.

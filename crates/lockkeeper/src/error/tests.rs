@@ -5,9 +5,10 @@ use std::time::Duration;
 use lockkeeper_core::{AttemptId, IncompatibleFormat, LockPath, Loss, Owner, Payload, Revocation, SessionId, Zxid};
 
 use super::*;
-use crate::broken::{Broken, Proof};
+use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::Node;
+use lockkeeper_session::ensemble::Node;
+use lockkeeper_session::ensemble::Proof;
 
 /// A text of another client, and how it is shown.
 pub(crate) const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";
@@ -38,7 +39,7 @@ fn what_every_call_can_meet_has_a_kind() {
     are(
         ErrorKind::Misuse,
         |error: &Misuse| error.kind(),
-        vec![Misuse::no_locks(), LockPath::parse("x").unwrap_err().into()],
+        vec![crate::error::misuse::no_locks(), LockPath::parse("x").unwrap_err().into()],
     );
     let own = |error: &SessionError| error.kind();
     let unreachable = SessionError::Unreachable { servers: text(), waited: WAITED, detail: text() };
@@ -48,11 +49,11 @@ fn what_every_call_can_meet_has_a_kind() {
     are(ErrorKind::Refused, own, vec![refused, SessionError::AuthFailed { servers: text() }, required]);
     let no_chroot = SessionError::NoChroot { servers: text(), chroot: path() };
     are(ErrorKind::Mismatch, own, vec![no_chroot, SessionError::TokenEpoch { node: path(), problem: text() }]);
-    are(ErrorKind::System, own, vec![SessionError::thread(io::Error::other("no thread"))]);
+    are(ErrorKind::System, own, vec![SessionError::Thread(Arc::new(io::Error::other("no thread")))]);
     are(ErrorKind::Cancelled, own, vec![SessionError::Closed]);
     are(ErrorKind::Misuse, own, vec![SessionError::Forked]);
     are(ErrorKind::Cancelled, |error: &ConnectError| error.kind(), vec![SessionError::Closed.into()]);
-    are(ErrorKind::Misuse, |error: &ConnectError| error.kind(), vec![Misuse::no_locks().into()]);
+    are(ErrorKind::Misuse, |error: &ConnectError| error.kind(), vec![crate::error::misuse::no_locks().into()]);
 }
 
 #[cfg(feature = "embedded")]
@@ -87,7 +88,7 @@ fn no_source_of_an_error_is_a_part_of_its_text() {
     let disk = ServerError::Disk { path: path(), cause: cause() };
     let socket = ServerError::Socket { path: path(), cause: cause() };
     let embedded = [file, disk.into(), socket.into()].map(SessionError::from);
-    for error in embedded.into_iter().chain([SessionError::thread(cause())]) {
+    for error in embedded.into_iter().chain([SessionError::Thread(Arc::new(cause()))]) {
         let error = Error::from(error);
         let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
         let told: Vec<_> = chain.map(ToString::to_string).collect();
@@ -121,7 +122,11 @@ fn every_error_of_an_acquire_has_a_kind() {
     are(ErrorKind::Unavailable, own, vec![lost(Loss::SessionExpired), lost(Loss::Unreachable)]);
     are(ErrorKind::Refused, own, vec![lost(Loss::AuthFailed), lost(Loss::AuthRequired)]);
     are(ErrorKind::NotFound, own, vec![AcquireError::NoSuchLock { path: path() }]);
-    are(ErrorKind::Misuse, own, vec![AcquireError::AlreadyHeld { path: path() }, Misuse::no_locks().into()]);
+    are(
+        ErrorKind::Misuse,
+        own,
+        vec![AcquireError::AlreadyHeld { path: path() }, crate::error::misuse::no_locks().into()],
+    );
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AcquireError::from).collect());
 }
 
@@ -172,7 +177,11 @@ fn every_error_of_a_hold_has_a_kind() {
     let version = WriteError::BadVersion { path: path(), expected: 1 };
     are(ErrorKind::Mismatch, own, vec![WriteError::NodeExists { path: path() }, version]);
     are(ErrorKind::Refused, own, vec![WriteError::Refused { path: path(), reason: text() }]);
-    are(ErrorKind::Misuse, own, vec![Misuse::no_locks().into(), WriteError::TooLarge { bytes: 2, max: 1 }]);
+    are(
+        ErrorKind::Misuse,
+        own,
+        vec![crate::error::misuse::no_locks().into(), WriteError::TooLarge { bytes: 2, max: 1 }],
+    );
 }
 
 #[test]
@@ -188,7 +197,7 @@ fn every_error_of_an_admin_call_has_a_kind() {
         ],
     );
     let several = AdminError::SeveralHold { path: path(), holders: Vec::new() };
-    are(ErrorKind::Misuse, own, vec![several, Misuse::no_reason("/a").into()]);
+    are(ErrorKind::Misuse, own, vec![several, crate::error::misuse::no_reason("/a").into()]);
     are(ErrorKind::Refused, own, vec![AdminError::CannotAsk { path: path(), node: text() }]);
     are(ErrorKind::Mismatch, own, mismatches().into_iter().map(AdminError::from).collect());
     are(ErrorKind::Cancelled, own, vec![SessionError::Closed.into()]);

@@ -7,7 +7,7 @@ use lockkeeper_core::{Loss, Revocation};
 use tokio::sync::oneshot;
 
 use crate::contender::ContenderInfo;
-use crate::ensemble::TxnStep;
+use lockkeeper_session::ensemble::TxnStep;
 
 /// What is written about a hold when its node is deleted: at its release, when its guard is dropped, and, if the session is still
 /// there, after a loss.

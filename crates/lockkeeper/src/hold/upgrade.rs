@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 
-use crate::cancel::CancellationToken;
 use crate::error::{ChangeError, Error, ErrorKind};
 use crate::hold::HoldRequest;
 use crate::hold::guard::{UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
+use lockkeeper_session::CancellationToken;
 
 impl UpgradeableGuard {
     /// Returns a request that waits until the readers ahead have released the lock, and then becomes the writer.

@@ -2,30 +2,21 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lockkeeper_core::Owner;
-
-use super::credentials::{self, Credentials};
-use crate::acl::LockAcl;
-use crate::clock::{Clock, typed};
-use crate::ensemble::each::EachServer;
-use crate::ensemble::servers::{Servers, parse};
 #[cfg(feature = "tls")]
-use crate::ensemble::tls::{Tls, secured};
-use crate::ensemble::zookeeper::ZooKeeper;
-use crate::ensemble::{Network, Reconnect};
-use crate::error::{ConnectError, Misuse};
-use crate::identity;
-use crate::keeper::Lockkeeper;
-use crate::meters::Group;
-use crate::session::Io;
-use crate::session::context::{Context, ContextOptions, PathCheck};
-use crate::session::on_lost::OnLost;
+use lockkeeper_session::Tls;
+use lockkeeper_session::acl::LockAcl;
+use lockkeeper_session::ensemble::{EachServer, Reconnect};
+use lockkeeper_session::{Clock, Options, Sessions, TlsFiles};
 
-/// The scheme of the secret of a server that serves a single user.
-const SECRET: &str = "lockkeeper";
+use crate::error::{ConnectError, Misuse};
+use crate::hold::exit;
+use crate::hold::on_lost::OnLost;
+use crate::identity::{self, this_instance};
+use crate::keeper::{Inner, Lockkeeper, PathCheck};
+use crate::meters::{self, Group};
 
 /// Options for a [`Lockkeeper`].
 ///
@@ -49,71 +40,32 @@ const SECRET: &str = "lockkeeper";
 #[derive(Clone)]
 #[must_use = "options do nothing until connected"]
 pub struct Builder {
-    session_timeout: Option<Duration>,
-    connect_timeout: Duration,
-    reconnect: Option<Reconnect>,
-    create_chroot: bool,
+    options: Options,
     owner: Owner,
-    credentials: Vec<(String, Vec<u8>)>,
-    sasl: Option<(String, String)>,
-    auth_file: Option<PathBuf>,
-    acl: LockAcl,
-    #[cfg(feature = "tls")]
-    tls: Option<Tls>,
     on_lost: OnLost,
     group: Group,
-    tls_files: Option<TlsFiles>,
-    /// Whether settings say how to connect to an ensemble. They may say it for other programs.
-    #[cfg(feature = "embedded")]
-    has_settings: bool,
     path_check: Option<PathCheck>,
-}
-
-/// The files that a [`Tls`] is read from.
-#[derive(Clone)]
-struct TlsFiles {
-    authorities: PathBuf,
-    /// A certificate and its key.
-    identity: Option<(PathBuf, PathBuf)>,
 }
 
 /// Omits the secrets, which must not appear in a log.
 impl std::fmt::Debug for Builder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let schemes: Vec<_> = self.credentials.iter().map(|(scheme, _)| scheme).collect();
-        let (session_timeout, acl) = (self.session_timeout, &self.acl);
-        f.debug_struct("Builder")
-            .field("session_timeout", &session_timeout)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("reconnect", &self.reconnect)
+        let mut builder = f.debug_struct("Builder");
+        builder
+            .field("options", &self.options)
             .field("owner", &self.owner)
-            .field("credentials", &schemes)
-            .field("acl", acl)
-            .field("auth_file", &self.auth_file)
             .field("on_lost", &self.on_lost)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
 impl Default for Builder {
     fn default() -> Self {
         Builder {
-            session_timeout: None,
-            connect_timeout: Builder::CONNECT_TIMEOUT,
-            reconnect: None,
-            create_chroot: false,
+            options: Options::default(),
             owner: identity::this_process(),
-            credentials: Vec::new(),
-            sasl: None,
-            auth_file: None,
-            acl: LockAcl::Open,
-            #[cfg(feature = "tls")]
-            tls: None,
             on_lost: OnLost::Nothing,
             group: Group::default(),
-            tls_files: None,
-            #[cfg(feature = "embedded")]
-            has_settings: false,
             path_check: None,
         }
     }
@@ -124,15 +76,15 @@ impl Builder {
     ///
     /// A hold survives at least 0.54 of it without a server: 16 s, which covers an ordinary restart of a single server and
     /// an election (docs/guarantees.md has both measurements).
-    pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
+    pub const SESSION_TIMEOUT: Duration = Options::SESSION_TIMEOUT;
 
     /// The default session timeout with the embedded server. It restarts within a second, so a shorter timeout detects
     /// crashes sooner.
     #[cfg(feature = "embedded")]
-    pub const EMBEDDED_SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+    pub const EMBEDDED_SESSION_TIMEOUT: Duration = Options::EMBEDDED_SESSION_TIMEOUT;
 
     /// How long servers are tried before [`SessionError::Unreachable`](crate::error::SessionError::Unreachable).
-    pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+    pub const CONNECT_TIMEOUT: Duration = Options::CONNECT_TIMEOUT;
 
     /// Sets the session timeout: how long the session lives without a sign of life from this process. The default is 30
     /// s with servers and 10 s with an embedded server.
@@ -143,7 +95,7 @@ impl Builder {
     ///
     /// Connecting fails with [`ConnectError::Misuse`] if the timeout is shorter than 1 ms.
     pub fn session_timeout(mut self, timeout: Duration) -> Self {
-        self.session_timeout = Some(timeout);
+        self.options.session_timeout = Some(timeout);
         self
     }
 
@@ -156,7 +108,7 @@ impl Builder {
     ///
     /// Connecting fails with [`ConnectError::Misuse`] if the timeout is shorter than 1 ms.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
+        self.options.connect_timeout = timeout;
         self
     }
 
@@ -171,7 +123,7 @@ impl Builder {
     /// failed, each after a pause of `delay`. The session itself is retried further, at the same pace. Holds are not affected:
     /// see [`Guard`](crate::Guard).
     pub fn reconnect(mut self, retries: u32, delay: Duration) -> Self {
-        self.reconnect = Some(Reconnect { retries, delay });
+        self.options.reconnect = Some(Reconnect { retries, delay });
         self
     }
 
@@ -179,7 +131,7 @@ impl Builder {
     /// is created. The default is `false`: connecting fails with
     /// [`SessionError::NoChroot`](crate::error::SessionError::NoChroot).
     pub fn create_chroot(mut self, create: bool) -> Self {
-        self.create_chroot = create;
+        self.options.create_chroot = create;
         self
     }
 
@@ -196,21 +148,22 @@ impl Builder {
     }
 
     /// Sets the secret of a server that serves a single user.
-    pub fn secret(self, secret: impl Into<String>) -> Self {
-        self.credential(SECRET, secret.into())
+    pub fn secret(mut self, secret: impl Into<String>) -> Self {
+        self.options.add_secret(secret);
+        self
     }
 
     /// Adds a credential for ensembles with access lists: `credential("digest", "user:password")`. Several schemes may
     /// be added. The credential is sent as it is: use TLS on networks that you do not trust.
     pub fn credential(mut self, scheme: impl Into<String>, credential: impl Into<Vec<u8>>) -> Self {
-        self.credentials.push((scheme.into(), credential.into()));
+        self.options.credentials.push((scheme.into(), credential.into()));
         self
     }
 
     /// Proves this user and password by SASL DIGEST-MD5, on every connection. The password is not sent. Servers that do
     /// not know the user end the session with [`SessionError::AuthFailed`](crate::error::SessionError::AuthFailed).
     pub fn sasl(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.sasl = Some((user.into(), password.into()));
+        self.options.sasl = Some((user.into(), password.into()));
         self
     }
 
@@ -221,7 +174,7 @@ impl Builder {
     /// Connecting fails with [`ConnectError::Misuse`] if the file cannot be read, or if a line is none of these. It
     /// also fails if every user of the machine may read the file. Errors name the line, not what is in it.
     pub fn auth_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.auth_file = Some(file.into());
+        self.options.auth_file = Some(file.into());
         self
     }
 
@@ -230,14 +183,14 @@ impl Builder {
     /// With an embedded server, the operating system's user is the credential: nodes with [`LockAcl::Private`] are closed to the other
     /// users of a shared server.
     pub fn acl(mut self, acl: LockAcl) -> Self {
-        self.acl = acl;
+        self.options.acl = acl;
         self
     }
 
     /// Uses TLS with every server of the connect string. The default is plain TCP.
     #[cfg(feature = "tls")]
     pub fn tls(mut self, tls: Tls) -> Self {
-        self.tls = Some(tls);
+        self.options.tls = Some(tls);
         self
     }
 
@@ -267,7 +220,7 @@ impl Builder {
         identity: Option<(impl Into<PathBuf>, impl Into<PathBuf>)>,
     ) -> Self {
         let identity = identity.map(|(certificate, key)| (certificate.into(), key.into()));
-        self.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
+        self.options.tls_files = Some(TlsFiles { authorities: authorities.into(), identity });
         self
     }
 
@@ -275,7 +228,7 @@ impl Builder {
     /// server leaves out those that only an ensemble uses, and does not refuse them.
     #[cfg(feature = "embedded")]
     pub fn with_settings(mut self) -> Self {
-        self.has_settings = true;
+        self.options.has_settings = true;
         self
     }
 
@@ -320,22 +273,23 @@ impl Builder {
     /// As [`Lockkeeper::connect_lazy`].
     pub fn connect_lazy(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
         let keeper = self.unopened(servers)?;
-        keeper.context().wait_for_the_first_session();
+        keeper.sessions().wait_for_the_first_session();
         Ok(keeper)
     }
 
     /// Returns the servers of a connect string, reached as [`Builder::connect`] reaches them, to be asked one by one.
-    pub(crate) fn each_server(self, servers: &str) -> Result<EachServer, Misuse> {
-        Ok(EachServer::new(self.authenticated()?.checked(servers)?))
+    ///
+    /// # Errors
+    ///
+    /// [`Misuse`] if `connect` would refuse the connect string or the options.
+    pub fn each_server(self, servers: &str) -> Result<EachServer, Misuse> {
+        EachServer::of(servers, self.options)
     }
 
     /// Returns a handle for an ensemble, without a session.
     fn unopened(self, servers: &str) -> Result<Lockkeeper, ConnectError> {
-        let this = self.authenticated()?;
-        let servers = this.checked(servers)?;
-        let io = Io::thread()?;
-        let network = this.network(servers, &io);
-        Ok(this.start(Box::new(network), io, Clock::System))
+        let sessions = Sessions::unopened(servers, self.options.clone())?;
+        Ok(self.start(sessions))
     }
 
     /// Uses the embedded server of a directory, as [`Lockkeeper::embedded`] does.
@@ -371,8 +325,7 @@ impl Builder {
         self.embedded_at(home, hosting, None).await
     }
 
-    /// Does what [`Builder::embedded_with`] does, without another look for a server that the caller has just found. Unstable, as
-    /// [`engine`](crate::engine) is.
+    /// Does what [`Builder::embedded_with`] does, without another look for a server that the caller has just found.
     ///
     /// # Cancel safety
     ///
@@ -434,179 +387,31 @@ impl Builder {
         hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
-        use crate::embedded::{Embedded, Site};
-        if home.dir().as_os_str().is_empty() {
-            let remedy = "name a directory, such as /var/lib/app/locks";
-            return Err(Misuse::new("directory", "the path of the embedded server's directory is empty")
-                .remedy(remedy)
-                .into());
-        }
-        self.check_timeout()?;
-        self.check_embedded()?;
-        let (session_timeout, io) = (self.session_timeout.unwrap_or(Builder::EMBEDDED_SESSION_TIMEOUT), Io::thread()?);
-        let acl = match &self.acl {
-            // Another user of the machine may contend, and may not shut others out.
-            acl if home.is_shared() && (self.has_settings || *acl == LockAcl::Open) => LockAcl::open_to_contend(),
-            _ if self.has_settings => LockAcl::Open,
-            acl => acl.clone(),
-        };
-        let site = Arc::new(Site::new(home, hosting, found));
-        let network = Embedded { site, session_timeout, acl, tasks: io.tasks().clone() };
-        Ok(self.start(Box::new(network), io, Clock::System))
+        let sessions = Sessions::embedded(home, hosting, found, &self.options)?;
+        Ok(self.start(sessions))
     }
 
-    /// Uses the caller's connections on the current runtime and its clock, for simulations. Unstable, as [`engine`](crate::engine) is.
+    /// Uses the caller's connections on the current runtime and its clock, for simulations.
     ///
     /// # Panics
     ///
     /// Panics outside a tokio runtime.
     pub fn simulated(self, connect: Arc<dyn lockkeeper_client::Connect>) -> Lockkeeper {
-        let io = Io::here(tokio::runtime::Handle::current());
-        // Only for messages.
-        let servers = "simulation".parse().expect("this is a host name");
-        let network = ZooKeeper { simulated: Some(connect), ..self.network(servers, &io) };
-        self.start(Box::new(network), io, Clock::Runtime(tokio::time::Instant::now()))
+        let sessions = Sessions::simulated(connect, &self.options);
+        self.start(sessions)
     }
 
-    /// Adds the credentials of the file, if there is one.
-    fn authenticated(mut self) -> Result<Self, Misuse> {
-        if let Some(file) = self.auth_file.take() {
-            let Credentials { presented, sasl } = credentials::read(&file)?;
-            self.credentials.extend(presented);
-            self.sasl = sasl.or(self.sasl);
+    fn start(self, sessions: Sessions) -> Lockkeeper {
+        let Builder { owner, on_lost, group, path_check, options: _ } = self;
+        meters::describe();
+        // A simulated client is no process of its own, and sends the same bytes in every process.
+        let is_simulated = matches!(sessions.clock(), Clock::Runtime(_));
+        let process = if is_simulated { None } else { this_instance() };
+        if !is_simulated {
+            exit::prepare();
         }
-        Ok(self)
-    }
-
-    /// Checks everything that can be checked before anything is sent.
-    fn checked(&self, servers: &str) -> Result<Servers, Misuse> {
-        self.check_timeout()?;
-        if self.acl.names_the_creator() && !self.has_credential() {
-            let problem =
-                format!("the access list {} needs a credential that all clients of the locks share", self.acl);
-            let remedy = "set one with Builder::credential(\"digest\", \"user:password\") or Builder::auth_file";
-            return Err(Misuse::new("credential", problem).remedy(remedy));
-        }
-        let servers = parse(servers)?;
-        #[cfg(feature = "tls")]
-        let servers = match (&self.tls, &self.tls_files) {
-            (Some(tls), _) => secured(servers, tls.clone())?,
-            (None, Some(files)) => secured(servers, files.read()?)?,
-            (None, None) => servers,
-        };
-        // Never fall back to plain TCP because of how a program was built.
-        #[cfg(not(feature = "tls"))]
-        if let Some(TlsFiles { authorities, .. }) = &self.tls_files {
-            let problem = format!("{} cannot be used: this program was built without TLS", authorities.display());
-            return Err(Misuse::tls(&problem));
-        }
-        Ok(servers)
-    }
-
-    fn check_timeout(&self) -> Result<(), Misuse> {
-        for (name, given) in
-            [("session timeout", self.session_timeout), ("connect timeout", Some(self.connect_timeout))]
-        {
-            if let Some(given) = given.filter(|given| given.as_millis() == 0) {
-                let given = typed(given);
-                let problem = format!("{name} {given} is not supported: must be at least 1ms, or unset");
-                return Err(Misuse::new(name, problem));
-            }
-        }
-        Ok(())
-    }
-
-    /// Fails if the program has set an option that has no effect with an embedded server.
-    #[cfg(feature = "embedded")]
-    fn check_embedded(&self) -> Result<(), Misuse> {
-        #[cfg(feature = "tls")]
-        let tls = self.tls.is_some();
-        #[cfg(not(feature = "tls"))]
-        let tls = false;
-        let without_network = "which is reached without a network";
-        let knows_users = "to which the operating system names its users";
-        let options = [
-            ("tls", "Builder::tls", tls, without_network),
-            ("tls", "Builder::tls_files", self.tls_files.is_some(), without_network),
-            ("credential", "Builder::sasl", self.sasl.is_some(), knows_users),
-            ("credential", "Builder::credential", !self.credentials.is_empty(), knows_users),
-            ("credential", "Builder::auth_file", self.auth_file.is_some(), knows_users),
-        ];
-        match options.into_iter().find(|(_, _, is_set, _)| *is_set && !self.has_settings) {
-            Some((argument, option, _, why)) => {
-                let problem = format!("{option} has no effect with an embedded server, {why}");
-                Err(Misuse::new(argument, problem).remedy("leave it out, or name servers with Builder::connect"))
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// Returns whether servers can authenticate this client.
-    fn has_credential(&self) -> bool {
-        self.has_certificate() || !self.credentials.is_empty() || self.sasl.is_some()
-    }
-
-    /// Returns whether a list can name this client: every credential but the secret of a server is a user's.
-    fn has_identity(&self) -> bool {
-        let is_user = |(scheme, _): &(String, Vec<u8>)| scheme != SECRET;
-        self.has_certificate() || self.credentials.iter().any(is_user) || self.sasl.is_some()
-    }
-
-    fn has_certificate(&self) -> bool {
-        #[cfg(feature = "tls")]
-        let certified = self.tls.as_ref().is_some_and(|tls| tls.0.has_identity());
-        #[cfg(not(feature = "tls"))]
-        let certified = false;
-        certified || self.tls_files.as_ref().is_some_and(|files| files.identity.is_some())
-    }
-
-    fn network(&self, servers: Servers, io: &Io) -> ZooKeeper {
-        let session_timeout = self.session_timeout.unwrap_or(Builder::SESSION_TIMEOUT);
-        let (credentials, sasl) = (self.credentials.clone(), self.sasl.clone());
-        let (reconnect, tasks) = (self.reconnect, io.tasks().clone());
-        let (acl, create_chroot) = (self.acl.clone(), self.create_chroot);
-        ZooKeeper {
-            servers,
-            session_timeout,
-            reconnect,
-            credentials,
-            sasl,
-            acl,
-            authenticates: self.has_identity(),
-            create_chroot,
-            tasks,
-            locate: None,
-            simulated: None,
-            has_opened: AtomicBool::default(),
-        }
-    }
-
-    pub(crate) fn start(self, network: Box<dyn Network>, io: Arc<Io>, clock: Clock) -> Lockkeeper {
-        let Builder { connect_timeout, reconnect, owner, on_lost, group, path_check, .. } = self;
-        let options = ContextOptions { connect_timeout, reconnect, owner, on_lost, group, path_check };
-        Lockkeeper::new(Context::new(network, io, clock, options))
-    }
-}
-
-#[cfg(feature = "tls")]
-impl TlsFiles {
-    fn read(&self) -> Result<Tls, Misuse> {
-        // The error names the file that cannot be used.
-        let named = |files: &[&PathBuf], result: Result<Tls, Misuse>| {
-            result.map_err(|error| {
-                let files = files.iter().map(|file| file.display().to_string());
-                let files: Vec<_> = files.filter(|file| !error.problem.contains(file)).collect();
-                match files.is_empty() {
-                    true => error,
-                    false => Misuse { problem: format!("{} ({})", error.problem, files.join(", ")), ..error },
-                }
-            })
-        };
-        let tls = named(&[&self.authorities], Tls::trusting_file(&self.authorities))?;
-        match &self.identity {
-            None => Ok(tls),
-            Some((certificate, key)) => named(&[certificate, key], tls.with_identity_files(certificate, key)),
-        }
+        let inner = Inner { sessions, owner, process, on_lost, group, path_check };
+        Lockkeeper { inner: Arc::new(inner) }
     }
 }
 
@@ -679,13 +484,12 @@ impl Lockkeeper {
     /// Opens the first session as `opened` does, and blocks this thread until it is open.
     #[track_caller]
     fn opened_blocking(self) -> Result<Lockkeeper, ConnectError> {
-        let io = self.context().io().clone();
-        io.block_on(self.opened())
+        let sessions = self.sessions().clone();
+        sessions.block_on(self.opened())
     }
 
     /// Opens the first session, so that an unreachable ensemble shows immediately.
     async fn opened(self) -> Result<Lockkeeper, ConnectError> {
-        let context = self.context().clone();
-        self.context().run(async move { Ok(context.session(None).await.map(drop)?) }).await.map(|()| self)
+        self.sessions().clone().opened().await.map(|_| self)
     }
 }

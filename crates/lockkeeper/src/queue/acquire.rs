@@ -13,16 +13,15 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::cancel::CancellationToken;
-use crate::clock::typed;
-use crate::ensemble::Ensemble;
+use crate::callbacks;
 use crate::error::{AcquireError, Misuse, SessionError};
 use crate::hold::AcquireReply;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
+use crate::hold::on_lost::OnLost;
 use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, account};
-use crate::latest;
+use crate::keeper::Lockkeeper;
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
 use crate::meters::Meter;
@@ -30,11 +29,12 @@ use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::requeue::{Rejoin, Requeue, Requeued};
 use crate::queue::uses::{Limits, Uses};
-use crate::session::callbacks;
-use crate::session::context::Context;
-use crate::session::on_lost::OnLost;
-use crate::session::{Io, Session};
-use crate::wait::{TRY, cancelled};
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::ensemble::Ensemble;
+use lockkeeper_session::latest;
+use lockkeeper_session::text::typed;
+use lockkeeper_session::wait::{TRY, cancelled};
+use lockkeeper_session::{Session, Sessions};
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]
@@ -77,8 +77,8 @@ impl Kind {
     }
 
     /// Fails if the path is in the realm of another handle, or if the node format has no names for this kind, before anything is sent.
-    fn check(&self, context: &Context) -> Result<(), Misuse> {
-        context.check_path(self.path.as_str())?;
+    fn check(&self, keeper: &Lockkeeper) -> Result<(), Misuse> {
+        keeper.check_path(self.path.as_str())?;
         if self.node_format.prefix(self.mode, AttemptId::new(0)).is_some() {
             return Ok(());
         }
@@ -95,7 +95,7 @@ const NEARLY: Duration = Duration::from_millis(20);
 
 /// How old a hold is by default before it makes way. A foreground request waits for 2 s by default, and the holder needs time to reach a
 /// place where it can stop.
-pub const MIN_HOLD: Duration = Duration::from_secs(1);
+pub(crate) const MIN_HOLD: Duration = Duration::from_secs(1);
 
 /// The default of `max_waiters`.
 const MAX_WAITERS: usize = 10_000;
@@ -160,7 +160,7 @@ struct Call {
 /// The options of a call.
 #[derive(Clone, Debug)]
 struct CallOptions {
-    context: Context,
+    keeper: Lockkeeper,
     once: bool,
     timeout: Option<Duration>,
     /// When the call ends, if this is a part of a call that began earlier.
@@ -189,13 +189,18 @@ struct CallOptions {
 
 impl<G> Acquire<G> {
     /// A request for `kind`. Awaiting the request reports an invalid `kind`.
-    pub(crate) fn new(context: Context, kind: Result<Kind, AcquireError>, once: bool, guard: fn(Holding) -> G) -> Self {
+    pub(crate) fn new(
+        keeper: Lockkeeper,
+        kind: Result<Kind, AcquireError>,
+        once: bool,
+        guard: fn(Holding) -> G,
+    ) -> Self {
         let (timeout, message, cancel, create_parents) = (None, None, None, true);
         let mode = kind.as_ref().map(|kind| kind.mode.label()).unwrap_or_default();
-        let meter = Meter::new(mode, context.group());
-        let options = HoldOptions { on_lost: context.on_lost().clone(), meter, ..HoldOptions::default() };
+        let meter = Meter::new(mode, keeper.metrics_group());
+        let options = HoldOptions { on_lost: keeper.on_lost().clone(), meter, ..HoldOptions::default() };
         let terms = CallOptions {
-            context,
+            keeper,
             once,
             timeout,
             until: None,
@@ -234,8 +239,8 @@ impl<G> Acquire<G> {
     }
 
     /// Where it is made.
-    pub(crate) fn context(&self) -> &Context {
-        &self.call.terms.context
+    pub(crate) fn keeper(&self) -> &Lockkeeper {
+        &self.call.terms.keeper
     }
 
     /// What it does when its session ends.
@@ -245,7 +250,7 @@ impl<G> Acquire<G> {
 
     /// How often a lost connection is retried before its caller gives up, if that is limited.
     pub(crate) fn retries(&self) -> Option<u32> {
-        self.call.terms.context.retries()
+        self.call.terms.keeper.sessions().retries()
     }
 
     /// The lock's path. An invalid argument is reported here instead of by awaiting the request.
@@ -255,8 +260,8 @@ impl<G> Acquire<G> {
         Ok(kind.path.to_string())
     }
 
-    /// What it requests, for dead letters.
-    pub(crate) fn about(&self) -> About {
+    /// Returns what it requests, for the record of a request that was never granted. Sends nothing.
+    pub fn about(&self) -> About {
         let kind = self.call.kind.as_ref().ok();
         let path = kind.map(|kind| kind.path.to_string()).unwrap_or_default();
         let class = kind.and_then(|kind| kind.mode.class()).map(|class| class.to_string());
@@ -264,8 +269,8 @@ impl<G> Acquire<G> {
     }
 
     /// Where the library's tasks for it run.
-    pub(crate) fn io(&self) -> &Arc<Io> {
-        self.call.terms.context.io()
+    pub(crate) fn sessions(&self) -> &Sessions {
+        self.call.terms.keeper.sessions()
     }
 
     /// Converts to a request for a hold of any kind, so that locks of different kinds can be acquired in one call.
@@ -552,7 +557,7 @@ impl<G> Acquire<G> {
     where
         G: 'static,
     {
-        let io = self.call.terms.context.io().clone();
+        let io = self.call.terms.keeper.sessions().clone();
         io.block_on(self.into_future())
     }
 }
@@ -562,7 +567,7 @@ impl Call {
     fn start(self) -> oneshot::Receiver<Result<Holding, AcquireError>> {
         let (caller, outcome) = oneshot::channel();
         let Call { kind, mut terms } = self;
-        let started = terms.context.clock().instant();
+        let started = terms.keeper.sessions().clock().instant();
         terms.once |= terms.timeout.is_some_and(|timeout| timeout.is_zero());
         terms.timeout = terms.timeout.filter(|timeout| !timeout.is_zero()).or(terms.once.then_some(TRY));
         match kind.and_then(|kind| terms.check(&kind).map(|()| kind)) {
@@ -582,18 +587,18 @@ impl Call {
 impl CallOptions {
     /// Checks everything that can be checked before anything is sent.
     fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
-        self.context.check_process()?;
+        self.keeper.sessions().check_process()?;
         if self.requeue.callback.is_some() {
             callbacks::prepare();
         }
-        kind.check(&self.context)?;
+        kind.check(&self.keeper)?;
         if self.uses.is_some() && kind.node_format.is_beside() {
             let problem =
                 format!("a lock in the node format {:?} cannot be kept or shared: {}", kind.node_format, kind.path);
             let remedy = "use another node format, or acquire the lock for each use";
             return Err(Misuse::new("node format", problem).remedy(remedy).into());
         }
-        Misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
+        crate::error::misuse::check_message(kind.path.as_str(), self.message.as_deref())?;
         if let Some(Err(given)) = &self.traceparent {
             let problem = format!("{:?} is not a traceparent of W3C Trace Context, for {}", excerpt(given), kind.path);
             let remedy = "pass 00-TRACE-SPAN-FLAGS with 32, 16 and 2 lower-case hexadecimal digits, not all of TRACE or SPAN \
@@ -641,7 +646,7 @@ impl CallOptions {
         }
         // The attempt begins when the call has its turn: what is judged by its age, such as silent servers, is not the call's age.
         let begin = move |(reply, waits)| {
-            let begun = self.context.clock().instant();
+            let begun = self.keeper.sessions().clock().instant();
             self.waits = Some(waits);
             self.begin(kind, begun, reply);
         };
@@ -649,10 +654,10 @@ impl CallOptions {
     }
 
     fn begin(self, kind: Kind, started: Instant, caller: AcquireReply) {
-        let context = self.context.clone();
-        match context.ready_session() {
+        let keeper = self.keeper.clone();
+        match keeper.sessions().ready_session() {
             Some(ready) => self.contend(ready, kind, started, caller),
-            None => context.spawn(self.open_and_contend(kind, started, caller)),
+            None => keeper.sessions().spawn(self.open_and_contend(kind, started, caller)),
         }
     }
 
@@ -682,7 +687,7 @@ impl CallOptions {
     async fn session(&self, started: Instant) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
         let deadline = self.deadline(started);
         loop {
-            match self.context.session(deadline).await {
+            match self.keeper.sessions().session(deadline).await {
                 Err(SessionError::Unreachable { .. })
                     if self.waits_on() && deadline.is_none_or(|deadline| Instant::now() < deadline) => {}
                 opened => return opened,
@@ -692,7 +697,7 @@ impl CallOptions {
 
     /// Whether only the deadline limits how long to wait for the servers.
     fn waits_on(&self) -> bool {
-        self.requeued && self.context.retries().is_none()
+        self.requeued && self.keeper.sessions().retries().is_none()
     }
 
     /// Makes another attempt, because the session of this one has expired. `placed` says whether it had a position.
@@ -705,8 +710,8 @@ impl CallOptions {
             self.requeue.report(Requeued { path, loss: Loss::SessionExpired, waited });
             self.requeued = true;
         }
-        let context = self.context.clone();
-        context.spawn(self.open_and_contend(kind, started, caller));
+        let keeper = self.keeper.clone();
+        keeper.sessions().spawn(self.open_and_contend(kind, started, caller));
     }
 
     /// When the timeout ends; `None` if that is beyond the clock's range.
@@ -727,9 +732,9 @@ impl CallOptions {
             let (terms, kind) = (self.clone(), kind.clone());
             Box::new(move |caller, placed| terms.rejoin(kind, started, caller, placed)) as Rejoin
         });
-        let connect_timeout = if self.waits_on() { Duration::MAX } else { self.context.connect_timeout() };
+        let connect_timeout = if self.waits_on() { Duration::MAX } else { self.keeper.sessions().connect_timeout() };
         let CallOptions {
-            context,
+            keeper,
             once,
             timeout,
             message,
@@ -748,9 +753,9 @@ impl CallOptions {
             session.used_from(runtime);
         }
         // Every attempt has a new id, which is never used in another session.
-        let (id, clock) = (AttemptId::new(context.clock().unique_id()), context.clock());
-        let payload = Payload::new(id, context.owner().clone(), message.as_deref(), clock.wall_ms());
-        let payload = payload.of_process(context.process()).while_holding(holds).upgradeable(kind.upgradeable);
+        let (id, clock) = (AttemptId::new(keeper.sessions().clock().unique_id()), keeper.sessions().clock());
+        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), clock.wall_ms());
+        let payload = payload.of_process(keeper.process()).while_holding(holds).upgradeable(kind.upgradeable);
         let payload = payload.traced(traceparent.and_then(Result::ok));
         let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
         let contender = if once { contender.once() } else { contender };
@@ -771,8 +776,8 @@ impl CallOptions {
             span,
             ageing,
             timeout,
-            servers: context.servers(),
-            retries: context.retries(),
+            servers: keeper.sessions().servers(),
+            retries: keeper.sessions().retries(),
             connect_timeout,
             rejoin,
             started,

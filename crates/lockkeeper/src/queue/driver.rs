@@ -33,16 +33,16 @@ use self::operations::{CommandRunner, Finished, failure};
 use self::state::{Disconnect, HoldChange, HoldTimes, Noting, Pending, Verification};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{Fired, OpError, Watcher};
 use crate::error::{AcquireError, SessionError};
 use crate::hold::AcquireReply;
 use crate::hold::AtRelease;
+use crate::hold::exit::Leaving;
 use crate::hold::spans::waits_behind;
-use crate::session::epoch;
-use crate::session::exit::Leaving;
-use crate::session::local::LocalRegistration;
-use crate::session::{KeepTrusted, Session};
-use crate::wait::or_never;
+use crate::queue::local::{LocalRegistration, SessionQueues};
+use lockkeeper_session::ensemble::{Fired, OpError, Watcher};
+use lockkeeper_session::epoch;
+use lockkeeper_session::wait::or_never;
+use lockkeeper_session::{KeepTrusted, Session};
 
 struct Driver {
     attempt: Attempt,
@@ -93,7 +93,7 @@ pub(crate) fn drive(
     answer: AcquireReply,
 ) -> impl Future<Output = ()> + Send {
     let count = session.link().borrow().disconnects;
-    let local = session.local_queues(attempt.node_format).register(&attempt.path);
+    let local = session.shared::<SessionQueues>().of(attempt.node_format).register(&attempt.path);
     let mut driver = Box::new(Driver {
         attempt,
         session,

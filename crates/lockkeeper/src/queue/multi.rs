@@ -15,16 +15,16 @@ use lockkeeper_core::{FencingToken, Loss, Revocation, node_path};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, Misuse, ReleaseError, SessionError, VerifyError};
 use crate::hold::fenced::FencedWrite;
 use crate::hold::guard::{Guard, Permit, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::{HoldState, Holding, run_until};
+use crate::hold::on_lost::OnLost;
+use crate::journal;
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
-use crate::registers::journal;
-use crate::session::on_lost::OnLost;
-use crate::wait::passed;
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::wait::passed;
 
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).
@@ -106,15 +106,15 @@ impl MultiAcquire {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn wait(self) -> Result<MultiGuard, AcquireError> {
-        match self.parts.first().map(|part| part.io().clone()) {
+        match self.parts.first().map(|part| part.sessions().clone()) {
             Some(io) => io.block_on(self.into_future()),
-            None => Err(Misuse::no_locks().into()),
+            None => Err(crate::error::misuse::no_locks().into()),
         }
     }
 
     async fn take(self) -> Result<MultiGuard, AcquireError> {
-        let Some(clock) = self.parts.first().map(|part| part.context().clock()) else {
-            return Err(Misuse::no_locks().into());
+        let Some(clock) = self.parts.first().map(|part| part.keeper().sessions().clock()) else {
+            return Err(crate::error::misuse::no_locks().into());
         };
         let started = clock.instant();
         let bounds = self.timeout.filter(|timeout| !timeout.is_zero());
@@ -125,14 +125,14 @@ impl MultiAcquire {
         }
         // Check all requests before the first one is sent.
         for pair in parts.windows(2) {
-            let (one, other) = (pair[0].1.context().servers(), pair[1].1.context().servers());
+            let (one, other) = (pair[0].1.keeper().sessions().servers(), pair[1].1.keeper().sessions().servers());
             if one != other {
-                return Err(Misuse::of_two_handles(&pair[1].0, (&one, &other)).into());
+                return Err(crate::error::misuse::of_two_handles(&pair[1].0, (&one, &other)).into());
             }
         }
         parts.sort_by(|(a, _), (b, _)| a.cmp(b));
         if let Some(twice) = parts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(Misuse::twice(&twice[0].0).into());
+            return Err(crate::error::misuse::twice(&twice[0].0).into());
         }
         let mut requeued = false;
         loop {
@@ -205,10 +205,10 @@ impl MultiAcquire {
     ) -> AcquireError {
         let AcquireError::Evicted { path, node, by: None } = error else { return error };
         let by = async {
-            let context = parts.iter().find(|(lock, _)| *lock == path)?.1.context();
-            let (_session, ensemble) = context.ready_session()?;
+            let keeper = parts.iter().find(|(lock, _)| *lock == path)?.1.keeper();
+            let (_session, ensemble) = keeper.sessions().ready_session()?;
             let (lock, at) = (path.clone(), node_path(&path, &node));
-            let asked = context.run(async move {
+            let asked = keeper.sessions().run(async move {
                 Ok::<_, SessionError>(tokio::select! {
                     biased;
                     by = journal::who_removed(&*ensemble, &lock, &at) => by,

@@ -6,9 +6,9 @@ use lockkeeper_core::{LockPath, NodeFormat, PathError};
 
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::queue::uses::Uses;
-use crate::session::context::Context;
 
 /// An exclusive lock: one holder at a time, first come, first served.
 ///
@@ -31,7 +31,7 @@ use crate::session::context::Context;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Mutex {
-    context: Context,
+    keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
     node_format: NodeFormat,
     /// Refuse to queue where contenders are beside the path.
@@ -41,8 +41,8 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        Mutex { context, path, node_format: NodeFormat::Curator, looks_beside: false, kept: None }
+    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
+        Mutex { keeper, path, node_format: NodeFormat::Curator, looks_beside: false, kept: None }
     }
 
     /// Sets the node format of this path. All clients of a path must use the same one.
@@ -52,7 +52,7 @@ impl Mutex {
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
         // What is kept in another node format is another lock.
-        self.kept = self.kept.map(|_| Uses::keep(&self.context));
+        self.kept = self.kept.map(|_| Uses::keep(&self.keeper));
         self
     }
 
@@ -64,7 +64,7 @@ impl Mutex {
 
     /// Returns a request that waits until the lock is granted, or as its options say.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), false, Guard::of).among(self.kept.clone())
+        Acquire::new(self.keeper.clone(), self.kind(), false, Guard::of).among(self.kept.clone())
     }
 
     /// Returns a request that fails with [`AcquireError::Held`] if another contender holds the lock or is
@@ -89,7 +89,7 @@ impl Mutex {
     /// # }
     /// ```
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), true, Guard::of).among(self.kept.clone())
+        Acquire::new(self.keeper.clone(), self.kind(), true, Guard::of).among(self.kept.clone())
     }
 
     /// Returns the same lock, which this process keeps after a use until another contender comes. Clones of the result share the
@@ -143,7 +143,7 @@ impl Mutex {
     /// # }
     /// ```
     pub fn keep(&self) -> Mutex {
-        Mutex { kept: Some(Uses::keep(&self.context)), ..self.clone() }
+        Mutex { kept: Some(Uses::keep(&self.keeper)), ..self.clone() }
     }
 
     /// Returns whether the lock is [kept](Mutex::keep) and not in use: the next use takes it without a round trip. No round trip.

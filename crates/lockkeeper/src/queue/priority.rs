@@ -6,8 +6,8 @@ use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
 
 use crate::error::AcquireError;
 use crate::hold::guard::Guard;
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::session::context::Context;
 
 /// An exclusive lock with classes of waiters. The foreground is granted the lock before the background; within a class,
 /// first come, first served.
@@ -42,7 +42,7 @@ use crate::session::context::Context;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct PriorityLock {
-    context: Context,
+    keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
     class: Class,
     ageing: Option<(Duration, Class)>,
@@ -50,8 +50,13 @@ pub struct PriorityLock {
 }
 
 impl PriorityLock {
-    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        PriorityLock { context, path, class: Class::FOREGROUND, ageing: None, container: false }
+    /// How old a hold of a later class must be before it makes way, unless the request says otherwise.
+    pub const MIN_HOLD: Duration = crate::queue::acquire::MIN_HOLD;
+
+    /// Returns the lock with classes at a path that was made from another name, or why there is none. As
+    /// [`Lockkeeper::priority_lock`], it sends nothing, and the acquire reports an invalid path.
+    pub fn at(keeper: &Lockkeeper, path: Result<LockPath, PathError>) -> Self {
+        PriorityLock { keeper: keeper.clone(), path, class: Class::FOREGROUND, ageing: None, container: false }
     }
 
     /// Returns the lock for the foreground, class `A`: for users who wait.
@@ -97,12 +102,12 @@ impl PriorityLock {
     /// Without contention: a create and a list in one round trip, and a transaction for the holder marker. A release
     /// reads the holder marker and needs one transaction.
     pub fn acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), false, Guard::of)
+        Acquire::new(self.keeper.clone(), self.kind(), false, Guard::of)
     }
 
     /// Returns a request that fails with [`AcquireError::Held`] if another contender holds the lock or is ahead.
     pub fn try_acquire(&self) -> Acquire {
-        Acquire::new(self.context.clone(), self.kind(), true, Guard::of)
+        Acquire::new(self.keeper.clone(), self.kind(), true, Guard::of)
     }
 
     fn kind(&self) -> Result<Kind, AcquireError> {

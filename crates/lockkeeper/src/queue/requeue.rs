@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use lockkeeper_core::Loss;
 
+use crate::callbacks;
 use crate::hold::AcquireReply;
-use crate::session::callbacks;
 
 /// A request that has lost its position in the queue, and joins the queue again. See
 /// [`Acquire::on_requeued`](crate::Acquire::on_requeued).

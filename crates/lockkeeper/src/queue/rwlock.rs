@@ -7,9 +7,9 @@ use lockkeeper_core::{Discipline, LockPath, Mode, NodeFormat, PathError};
 use crate::error::AcquireError;
 use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
 use crate::queue::uses::Uses;
-use crate::session::context::Context;
 
 /// A lock that several readers can hold together, or one writer alone; first come, first served.
 ///
@@ -38,14 +38,14 @@ use crate::session::context::Context;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct RwLock {
-    context: Context,
+    keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
     node_format: NodeFormat,
 }
 
 impl RwLock {
-    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>) -> Self {
-        RwLock { context, path, node_format: NodeFormat::Curator }
+    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>) -> Self {
+        RwLock { keeper, path, node_format: NodeFormat::Curator }
     }
 
     /// Sets the node format of this path. All clients of a path must use the same one.
@@ -84,10 +84,10 @@ impl RwLock {
     }
 
     fn access<G>(&self, mode: Mode, upgradeable: bool, guard: fn(Holding) -> G) -> Access<G> {
-        let (context, path, node_format) = (self.context.clone(), self.path.clone(), self.node_format);
+        let (keeper, path, node_format) = (self.keeper.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
         let kind = path.map(|path| Kind { node_format, discipline, mode, upgradeable, ..Kind::exclusive(path) });
-        Access { context, kind, guard, shared: None }
+        Access { keeper, kind, guard, shared: None }
     }
 }
 
@@ -95,7 +95,7 @@ impl RwLock {
 #[derive(Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Access<G> {
-    context: Context,
+    keeper: Lockkeeper,
     kind: Result<Kind, PathError>,
     guard: fn(Holding) -> G,
     /// The hold that readers of this process share, if they do.
@@ -105,8 +105,8 @@ pub struct Access<G> {
 // A derived one would be for guards that can be cloned.
 impl<G> Clone for Access<G> {
     fn clone(&self) -> Self {
-        let (context, kind, shared) = (self.context.clone(), self.kind.clone(), self.shared.clone());
-        Access { context, kind, guard: self.guard, shared }
+        let (keeper, kind, shared) = (self.keeper.clone(), self.kind.clone(), self.shared.clone());
+        Access { keeper, kind, guard: self.guard, shared }
     }
 }
 
@@ -151,7 +151,7 @@ impl Access<Guard> {
     /// # }
     /// ```
     pub fn share(&self) -> Access<Guard> {
-        Access { shared: Some(Uses::share(&self.context)), ..self.clone() }
+        Access { shared: Some(Uses::share(&self.keeper)), ..self.clone() }
     }
 }
 
@@ -168,6 +168,6 @@ impl<G> Access<G> {
 
     fn request(&self, once: bool) -> Acquire<G> {
         let kind = self.kind.clone().map_err(AcquireError::from);
-        Acquire::new(self.context.clone(), kind, once, self.guard).among(self.shared.clone())
+        Acquire::new(self.keeper.clone(), kind, once, self.guard).among(self.shared.clone())
     }
 }

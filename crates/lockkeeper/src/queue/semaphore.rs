@@ -4,8 +4,8 @@ use lockkeeper_core::{Discipline, LockPath, Mode, PathError};
 
 use crate::error::{AcquireError, Misuse};
 use crate::hold::guard::Permit;
+use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::session::context::Context;
 
 /// A number of permits. Each contender takes some of them: all that it requests, or it waits. First come, first served.
 ///
@@ -30,14 +30,14 @@ use crate::session::context::Context;
 #[derive(Clone, Debug)]
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Semaphore {
-    context: Context,
+    keeper: Lockkeeper,
     path: Result<LockPath, PathError>,
     permits: u32,
 }
 
 impl Semaphore {
-    pub(crate) fn new(context: Context, path: Result<LockPath, PathError>, permits: u32) -> Self {
-        Semaphore { context, path, permits }
+    pub(crate) fn new(keeper: Lockkeeper, path: Result<LockPath, PathError>, permits: u32) -> Self {
+        Semaphore { keeper, path, permits }
     }
 
     /// Returns a request that waits until one permit is granted, or as its options say.
@@ -59,7 +59,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub fn acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.context.clone(), self.kind(take), false, Permit::of)
+        Acquire::new(self.keeper.clone(), self.kind(take), false, Permit::of)
     }
 
     /// Returns a request for one permit that fails with [`AcquireError::Held`] if none is free or a contender waits
@@ -71,7 +71,7 @@ impl Semaphore {
     /// Returns a request for `take` permits that fails with [`AcquireError::Held`] if they are not all free or a
     /// contender waits ahead.
     pub fn try_acquire_many(&self, take: u32) -> Acquire<Permit> {
-        Acquire::new(self.context.clone(), self.kind(take), true, Permit::of)
+        Acquire::new(self.keeper.clone(), self.kind(take), true, Permit::of)
     }
 
     fn kind(&self, take: u32) -> Result<Kind, AcquireError> {

@@ -15,14 +15,14 @@ use lockkeeper_core::{Loss, Mode, NodeFormat, Queue, Silence};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::cancel::CancellationToken;
-use crate::ensemble::{Fired, Watcher};
 use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::AcquireReply;
 use crate::hold::holding::{Holding, Use};
-use crate::latest;
-use crate::session::context::Context;
-use crate::wait::{cancelled, passed};
+use crate::keeper::Lockkeeper;
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::ensemble::{Fired, Watcher};
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::{cancelled, passed};
 
 /// How several uses have one hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ enum Policy {
 
 /// A hold for several uses, and the calls that wait for a use.
 pub(crate) struct Uses {
-    context: Context,
+    keeper: Lockkeeper,
     policy: Policy,
     state: Mutex<State>,
 }
@@ -93,16 +93,16 @@ pub(crate) struct Limits {
 }
 
 impl Uses {
-    pub(crate) fn keep(context: &Context) -> Arc<Self> {
-        Self::new(context, Policy::Keep)
+    pub(crate) fn keep(keeper: &Lockkeeper) -> Arc<Self> {
+        Self::new(keeper, Policy::Keep)
     }
 
-    pub(crate) fn share(context: &Context) -> Arc<Self> {
-        Self::new(context, Policy::Share)
+    pub(crate) fn share(keeper: &Lockkeeper) -> Arc<Self> {
+        Self::new(keeper, Policy::Share)
     }
 
-    fn new(context: &Context, policy: Policy) -> Arc<Self> {
-        Arc::new(Uses { context: context.clone(), policy, state: Mutex::default() })
+    fn new(keeper: &Lockkeeper, policy: Policy) -> Arc<Self> {
+        Arc::new(Uses { keeper: keeper.clone(), policy, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -133,7 +133,7 @@ impl Uses {
             None => {
                 let served = self.line_up(&mut state, limits.once);
                 drop(state);
-                return self.context.spawn(self.clone().wait(limits, node_format, served, caller, begin));
+                return self.keeper.sessions().spawn(self.clone().wait(limits, node_format, served, caller, begin));
             }
         };
         // The caller may have gone, and then its use ends here.
@@ -252,7 +252,7 @@ impl Uses {
 
     /// The error of a call whose time is over.
     fn timed_out(&self, path: String, waited: Duration, once: bool) -> AcquireError {
-        let ready = self.context.ready_session().filter(|(session, _)| session.link().borrow().connected);
+        let ready = self.keeper.sessions().ready_session().filter(|(session, _)| session.link().borrow().connected);
         // An attempt that waits for other contenders had answers. Its own requests are not known here.
         let silence = ready.as_ref().map(|(_, ensemble)| {
             let session = ensemble.unanswered_for();
@@ -265,7 +265,7 @@ impl Uses {
             Some(_) if once => "the servers answered too slowly",
             Some(_) => return AcquireError::Timeout { path, waited, holder: None, ahead: None },
         };
-        let servers = self.context.servers().to_string();
+        let servers = self.keeper.sessions().servers().to_string();
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
@@ -306,7 +306,7 @@ impl Uses {
                 let _: Fired = changed.await;
             }
         };
-        self.context.spawn(async move {
+        self.keeper.sessions().spawn(async move {
             tokio::select! {
                 biased;
                 () = lost.cancelled() => {}
@@ -327,7 +327,7 @@ impl Uses {
 
     /// Whether the next use gets a kept hold without a round trip.
     pub(crate) fn is_kept(&self) -> bool {
-        if self.context.check_process().is_err() {
+        if self.keeper.sessions().check_process().is_err() {
             return false;
         }
         let state = self.state();
@@ -336,7 +336,7 @@ impl Uses {
 
     /// Releases a kept hold after the uses that were requested before.
     pub(crate) async fn give_up(self: &Arc<Self>) -> Result<(), ReleaseError> {
-        if self.context.check_process().is_err() {
+        if self.keeper.sessions().check_process().is_err() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
         let served = self.line_up(&mut self.state(), false);

@@ -8,16 +8,15 @@ use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError, Revocation}
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
-use crate::latest;
 use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
-use crate::session::context::Context;
-use crate::wait::cancelled;
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::cancelled;
 
 /// What a lock object with `lock` and `unlock` keeps: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]
 pub struct GuardSlot {
-    context: Context,
+    keeper: Lockkeeper,
     kept: Mutex<SlotState>,
     /// Counts the guards that came back with another hold.
     renewed: latest::Sender<u64>,
@@ -42,7 +41,7 @@ impl Drop for Reservation<'_> {
 impl GuardSlot {
     /// Creates an empty slot for guards of this handle.
     pub fn new(keeper: &Lockkeeper) -> Self {
-        GuardSlot { context: keeper.context().clone(), kept: Mutex::default(), renewed: latest::Sender::new(0) }
+        GuardSlot { keeper: keeper.clone(), kept: Mutex::default(), renewed: latest::Sender::new(0) }
     }
 
     /// Acquires the lock and keeps its guard. Fails if the slot has a guard or another call is about to fill it: the
@@ -173,7 +172,7 @@ impl GuardSlot {
     /// Panics if called on a thread of an async runtime.
     #[track_caller]
     pub fn block_on<T>(&self, outcome: impl Future<Output = T>) -> T {
-        self.context.io().block_on(outcome)
+        self.keeper.sessions().block_on(outcome)
     }
 
     /// Returns how the hold was lost, if it was.
@@ -215,7 +214,7 @@ impl DistributedLock {
     pub fn new(keeper: &Lockkeeper, base: impl AsRef<str>, name: impl AsRef<str>) -> Self {
         let (base, name) = (base.as_ref(), name.as_ref());
         let path = LockPath::plain(base, name);
-        let lock = ExclusiveLock::new(keeper.context().clone(), path.clone()).node_format(NodeFormat::Numbered);
+        let lock = ExclusiveLock::new(keeper.clone(), path.clone()).node_format(NodeFormat::Numbered);
         DistributedLock { base: base.to_owned(), name: name.to_owned(), lock, path, slot: GuardSlot::new(keeper) }
     }
 
@@ -237,7 +236,7 @@ impl DistributedLock {
             "" => LockPath::at_root(&self.name),
             base => LockPath::parse(base).and_then(|base| base.join(&self.name)),
         };
-        let lock = ExclusiveLock::new(self.slot.context.clone(), self.path.clone()).node_format(node_format);
+        let lock = ExclusiveLock::new(self.slot.keeper.clone(), self.path.clone()).node_format(node_format);
         self.lock = if node_format.is_beside() { lock } else { lock.looks_beside() };
         self
     }

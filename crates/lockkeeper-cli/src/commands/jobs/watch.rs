@@ -12,6 +12,7 @@ use lockkeeper::admin::Follow;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{FollowRefusals, History};
+use lockkeeper_jobs::server_now_ms;
 use lockkeeper_jobs::{JobStatus, JobsAdmin};
 use rustix::process::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -74,7 +75,6 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
         Ok(resized) => resized,
         Err(error) => return Failure::system("cannot wait for a change of the terminal's size", error),
     };
-    let admin = keeper.admin();
     let mut follow = JobsAdmin::new(keeper).follow(path.unwrap_or("/"));
     let mut requests = FollowRequests::new(keeper);
     let mut seen: Option<Seen> = None;
@@ -86,7 +86,7 @@ async fn follow(args: &JobsArgs, path: Option<&str>, keeper: &Lockkeeper, settin
             }
             let mut jobs = follow.next().await?;
             jobs.retain(|job| path.is_none_or(|path| job.path == path));
-            Ok::<_, Error>(Seen { now_ms: admin.server_now_ms().await?, at: Instant::now(), jobs })
+            Ok::<_, Error>(Seen { now_ms: server_now_ms(keeper).await?, at: Instant::now(), jobs })
         };
         let shown = async {
             let Some(seen) = &seen else { return pending().await };

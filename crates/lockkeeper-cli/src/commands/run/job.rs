@@ -6,12 +6,13 @@
 use std::io::IsTerminal;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::engine::text::spell;
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use lockkeeper_config::settings::IfUnreachable;
+use lockkeeper_jobs::server_now_ms;
 use lockkeeper_jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
 };
+use lockkeeper_session::text::spell;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{LEAVING, Line, RELEASING, command_line, hold};
@@ -311,7 +312,7 @@ async fn is_own(line: &Line, run: &RunRecord, args: &JobArgs) -> Result<bool, Fa
         Some(every) => run.start_ms.and_then(|start| start.checked_add(i64::try_from(every.as_millis()).ok()?)),
         None => run.slot.end_ms,
     };
-    let now_ms = keeper.admin().server_now_ms().await?;
+    let now_ms = server_now_ms(keeper).await?;
     Ok(end_ms.is_none_or(|end| now_ms < end))
 }
 

@@ -4,11 +4,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
-use lockkeeper::engine::text::{excerpt, spell};
 use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
 use lockkeeper_history::LockUse;
 use lockkeeper_letters::retry::{About, Cause};
+use lockkeeper_session::text::{excerpt, spell};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 

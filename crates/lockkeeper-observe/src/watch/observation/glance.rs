@@ -158,7 +158,8 @@ pub(crate) mod tests {
     use std::time::Instant;
 
     use lockkeeper::admin::SessionId;
-    use lockkeeper::engine::ensemble::{Node, TreeChange, Zxid};
+    use lockkeeper_session::Zxid;
+    use lockkeeper_session::ensemble::{Node, TreeChange};
 
     use super::*;
     use crate::deadlock::Certainty;

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::engine::queue::{Tombstone, attempt_of, created_by};
+use lockkeeper::contest::{attempt_of, created_by};
+use lockkeeper_core::Tombstone;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::lock::{Entry, grant, named, node_of};

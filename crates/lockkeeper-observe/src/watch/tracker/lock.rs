@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use lockkeeper::admin::ContenderInfo;
+use lockkeeper::admin::LEASE;
 use lockkeeper::admin::SessionId;
-use lockkeeper::engine::ensemble::Zxid;
-use lockkeeper::engine::ensemble::{Node, node_path};
-use lockkeeper::engine::queue::{Contest, HOLDER_MARKER, LEASE, Marker, contender, format_of};
-use lockkeeper::engine::registers::leased::Held;
-use lockkeeper::engine::text::plain;
+use lockkeeper::contest::{Contest, Marker, contender, format_of};
+use lockkeeper_core::HOLDER_MARKER;
+use lockkeeper_core::leased::Held;
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::Node;
+use lockkeeper_session::node_path;
+use lockkeeper_session::text::plain;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::Tracker;

@@ -318,7 +318,7 @@ async fn a_path_with_a_contenders_name_is_refused(world: &World) {
             assert_eq!(misused(&leased), Some("path"), "{path}");
         }
     }
-    for path in ["/lockkeeper", "/lockkeeper/replays/x"] {
+    for path in ["/lockkeeper", "/lockkeeper/locks/x"] {
         assert_eq!(misused(&world.kind.lock(&keeper, path).try_acquire().await), Some("path"), "{path}");
         assert!(matches!(LockPath::parse(path), Err(PathError::OwnTree { .. })), "{path}");
     }

@@ -8,6 +8,7 @@ use lockkeeper::error::{AcquireError, AdminError, ConnectError, Error, Misuse, S
 use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_helix::HelixLock;
 use lockkeeper_jobs::{Job, JobError, JobState, JobsAdmin, Ran};
+use lockkeeper_session::ensemble::NodeKind;
 use lockkeeper_testkit::proxy::OpCode;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
@@ -216,10 +217,15 @@ async fn run_job(keeper: &Lockkeeper, path: &str) -> Result<Ran<(), Error>, JobE
     Job::new(keeper, path).slot("1").run(async |_| Ok::<_, Error>(())).await
 }
 
+/// Those of the products.
+fn registers() -> Vec<(&'static str, NodeKind)> {
+    [&lockkeeper_jobs::REGISTERS[..], &lockkeeper_history::REGISTERS, &lockkeeper_helix::REGISTERS].concat()
+}
+
 /// A chroot of its own, in which `ops` has set up the shared nodes.
 async fn set_up(world: &World, chroot: &str, acl: Option<LockAcl>) -> Vec<SharedNode> {
     let ops = keeper_below(world, chroot, "ops", LockAcl::Open).await;
-    ops.admin().set_up(acl).await.unwrap()
+    ops.admin().set_up(acl, &registers()).await.unwrap()
 }
 
 fn lists(nodes: &[SharedNode]) -> Vec<(&str, SetUp, String)> {
@@ -232,7 +238,7 @@ async fn setting_up_gives_the_shared_nodes_a_list_and_keeps_the_list_of_those_th
     let made = set_up(world, &chroot, None).await;
     let paths: Vec<_> = made.iter().map(|node| node.path.as_str()).collect();
     let registers =
-        ["audit", "history", "jobs", "replays", "requests", "stats"].map(|name| format!("/lockkeeper/{name}"));
+        ["audit", "history", "jobs", "locks", "requests", "stats"].map(|name| format!("/lockkeeper/{name}"));
     let expected = ["/locks", "/lockkeeper"].into_iter().chain(registers.iter().map(String::as_str));
     // The epoch belongs to all chroots.
     assert_eq!(paths, expected.collect::<Vec<_>>());
@@ -260,7 +266,7 @@ async fn setting_up_gives_the_shared_nodes_a_list_and_keeps_the_list_of_those_th
     // All others may lock, and change nothing of it.
     let other = keeper_below(world, &chroot, "them", LockAcl::Visible).await;
     other.mutex("/locks/theirs").acquire().await.unwrap().release().await.unwrap();
-    let refused = other.admin().set_up(Some(LockAcl::Open)).await;
+    let refused = other.admin().set_up(Some(LockAcl::Open), &[]).await;
     assert!(matches!(refused, Err(AdminError::Session(SessionError::Refused { .. }))), "{refused:?}");
 }
 

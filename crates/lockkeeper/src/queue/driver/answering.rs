@@ -14,13 +14,13 @@ use super::attempt::Attempt;
 use super::caller::Caller;
 use super::state::{HoldChange, Noting};
 use crate::contender::ContenderInfo;
-use crate::ensemble::TxnStep;
 use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
 use crate::hold::note::{HoldReport, NotedEnd};
 use crate::hold::{Hold, HoldRequest, YieldRequest};
-use crate::session::epoch;
-use crate::wait::judged_at;
+use lockkeeper_session::ensemble::TxnStep;
+use lockkeeper_session::epoch;
+use lockkeeper_session::wait::judged_at;
 
 impl Driver {
     /// Gives the lock to the caller; releases it if the caller no longer listens.

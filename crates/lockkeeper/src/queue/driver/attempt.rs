@@ -7,12 +7,12 @@ use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload};
 use tokio::time::Instant;
 
 use super::operations::Finished;
-use crate::cancel::CancellationToken;
-use crate::ensemble::{Ensemble, Fired};
 use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, HoldRequest};
-use crate::latest;
 use crate::queue::requeue::Rejoin;
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::ensemble::{Ensemble, Fired};
+use lockkeeper_session::latest;
 
 /// The settings of an attempt.
 pub(crate) struct Attempt {

@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::attempt::Wake;
-use crate::cancel::CancellationToken;
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::AcquireReply;
 use crate::hold::{Hold, HoldRequest};
-use crate::wait::{cancelled, passed};
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::wait::{cancelled, passed};
 
 /// The state of the caller.
 pub(super) enum Caller {

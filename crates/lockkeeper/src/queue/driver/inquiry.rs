@@ -8,11 +8,11 @@ use super::Driver;
 use super::attempt::Wake;
 use super::caller::Caller;
 use crate::broken::Broken;
-use crate::ensemble::OpError;
 use crate::error::{AcquireError, SessionError};
-use crate::latest;
-use crate::registers::journal;
-use crate::wait::passed;
+use crate::journal;
+use lockkeeper_session::ensemble::OpError;
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::passed;
 
 impl Driver {
     /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server

@@ -12,11 +12,11 @@ use lockkeeper_core::{
 };
 
 use crate::contender::ContenderInfo;
-use crate::ensemble::paths::{above, make_path};
-use crate::ensemble::{
+use lockkeeper_session::ensemble::{
     Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, linearizable,
     zxid_of,
 };
+use lockkeeper_session::ensemble::{above, make_path};
 
 /// A finished operation: the event for the contender, and what only the driver needs of it.
 pub(super) struct Finished {

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::operations::Finished;
 use crate::contender::ContenderInfo;
-use crate::ensemble::{OpError, Watcher};
 use crate::hold::note::Note;
+use lockkeeper_session::ensemble::{OpError, Watcher};
 
 /// The patience of the caller while the connection is lost, or while a release is not confirmed.
 #[derive(Default)]

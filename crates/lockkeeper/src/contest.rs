@@ -1,0 +1,313 @@
+//! Decides which contenders of a lock hold it, from what is known of its nodes. Without I/O.
+//!
+//! For programs that read the nodes of locks themselves, as observers do.
+
+use std::collections::HashMap;
+
+use lockkeeper_core::{
+    AttemptId, Discipline, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId, Sessionless,
+    Verdict, Zxid, node_path,
+};
+
+use crate::contender::ContenderInfo;
+pub use crate::queue::driver::operations::is_contended_beside;
+use lockkeeper_session::ensemble::{Node, above};
+
+/// The limit of a semaphore whose path states none: all contenders count as holders.
+const UNSTATED: u32 = u32::MAX;
+
+/// The contenders of one lock, by the names of their nodes, before it is decided which of them hold it.
+pub struct Contest<'a, 'k> {
+    path: &'a str,
+    node_format: NodeFormat,
+    /// With the nodes without a session.
+    all: Queue<'a>,
+    /// Without them: contenders of this library skip them.
+    queue: Queue<'a>,
+    /// The nodes without a session, in order.
+    skipped: Vec<&'a str>,
+    known: &'k HashMap<String, ContenderInfo>,
+}
+
+/// What a lock's holder marker says: which contender holds a lock with classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Marker {
+    /// The attempt that created it, if its data contains the id.
+    pub id: Option<AttemptId>,
+    /// The session that owns it.
+    pub session: SessionId,
+}
+
+impl Marker {
+    /// Reads the node of a holder marker.
+    pub fn of(node: &Node) -> Self {
+        Marker { id: NodeData::read(&node.data).id(), session: node.owner }
+    }
+
+    /// Whether it is the marker of this contender. A marker without an id may be that of any contender of its session.
+    pub(crate) fn is_of(&self, contender: &ContenderInfo) -> bool {
+        match self.id {
+            Some(id) => contender.id == Some(id),
+            None => contender.session == self.session,
+        }
+    }
+}
+
+/// The roles of the nodes of one lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Roles<'a> {
+    /// The number of permits of a semaphore, if the path states it.
+    pub permits: Option<u32>,
+    /// The contenders that hold the lock.
+    pub holders: Vec<&'a str>,
+    /// The contenders that wait, in the order of the queue. The second text is the path of a node without a session, if the contender's
+    /// client waits for that node alone.
+    pub waiters: Vec<(&'a str, Option<String>)>,
+    /// Nodes without a session that foreign clients may wait for, in the order of the queue.
+    pub sessionless: Vec<&'a str>,
+    /// Children that are not contenders.
+    pub unknown: Vec<&'a str>,
+}
+
+impl<'a, 'k> Contest<'a, 'k> {
+    /// Puts the names in order. `known`: the contenders whose nodes were read. Others count as contenders with a session.
+    pub fn new<S: AsRef<str>>(
+        path: &'a str,
+        node_format: NodeFormat,
+        names: &'a [S],
+        known: &'k HashMap<String, ContenderInfo>,
+    ) -> Self {
+        let all = Queue::read(node_format, names);
+        // Our waiters ignore these nodes too.
+        let is_skipped = |name: &str| known.get(name).is_some_and(|info| info.session.is_none() && !info.abandoned);
+        let skipped: Vec<_> = all.entries().iter().map(|entry| entry.name).filter(|name| is_skipped(name)).collect();
+        let queue = if skipped.is_empty() { all.clone() } else { all.clone().without(&skipped) };
+        Contest { path, node_format, all, queue, skipped, known }
+    }
+
+    /// Whose semaphore it is, if it is one of a foreign client.
+    pub fn semaphore(&self) -> Option<ForeignSemaphore> {
+        self.all.unknown().iter().find_map(|name| Some(ForeignSemaphore::read(name)?.0))
+    }
+
+    /// Whether a holder marker exists, which [`Contest::roles`] needs.
+    pub fn has_holder_marker(&self) -> bool {
+        self.queue.has_holder_marker()
+    }
+
+    /// Whether the number of permits decides who holds the lock.
+    pub fn counts_permits(&self) -> bool {
+        self.discipline(None).limit().is_some()
+    }
+
+    /// The rule of the queue, derived from its first contender.
+    fn discipline(&self, permits: Option<u32>) -> Discipline {
+        let mode = self.queue.entries().first().map_or(Mode::Exclusive, |entry| entry.mode);
+        Discipline::of(mode, permits.unwrap_or(UNSTATED))
+    }
+
+    /// Decides who holds the lock. `permits`: the number that the path states, if it counts.
+    pub fn roles(self, marker: Option<Marker>, permits: Option<u32>) -> Roles<'a> {
+        if self.semaphore().is_some() {
+            return self.roles_of_semaphore(permits);
+        }
+        let discipline = self.discipline(permits);
+        let entries = self.queue.entries();
+        // Without a marker, the holders are the first ones: a contender that waits keeps all later ones waiting.
+        let first = match marker {
+            Some(_) => 0,
+            None => {
+                // Until it is upgraded, and while it waits for that, an upgradeable reader holds as a reader.
+                let reads = |name: &str| self.known.get(name).is_some_and(|info| info.reads);
+                let verdict = |name: &str| match reads(name) {
+                    true => discipline.decide_as_reader(&self.queue, name),
+                    false => discipline.decide(&self.queue, name),
+                };
+                let holds = |name: &str| verdict(name) == Verdict::Granted;
+                entries.iter().take_while(|entry| holds(entry.name)).count()
+            }
+        };
+        let mut unknown = self.queue.unknown().to_vec();
+        let (mut holders, mut waiters, mut sessionless) = (Vec::new(), Vec::new(), Vec::new());
+        for (at, entry) in entries.iter().enumerate() {
+            let holds = match marker {
+                // Only one contender holds a lock with classes.
+                Some(marker) => holders.is_empty() && self.known.get(entry.name).is_some_and(|info| marker.is_of(info)),
+                None => at < first,
+            };
+            // Only a node that the queue's contenders skip can block a holder.
+            match holds.then(|| self.blocked_by(entry.name, discipline)).flatten() {
+                None if holds => holders.push(entry.name),
+                blocked_by => waiters.push((entry.name, blocked_by)),
+            }
+        }
+        if self.node_format.foreign_clients_wait_for_any_node() {
+            unknown.retain(|name| !self.skipped.contains(name));
+            sessionless = self.skipped;
+        }
+        let permits = discipline.limit().filter(|permits| *permits != UNSTATED);
+        Roles { permits, holders, waiters, sessionless, unknown }
+    }
+
+    /// The same for the semaphore of a foreign client: its leases hold, those that ask for one wait.
+    fn roles_of_semaphore(self, permits: Option<u32>) -> Roles<'a> {
+        let mut roles = Roles { permits, ..Roles::default() };
+        let (mut leases, mut asking) = (Vec::new(), Vec::new());
+        for name in self.all.unknown() {
+            match ForeignSemaphore::read(name) {
+                _ if self.known.get(*name).is_some_and(|info| info.session.is_none()) => roles.sessionless.push(*name),
+                Some((_, SemaphoreNode::Lease(number))) => leases.push((number.map(|number| number.get()), *name)),
+                Some((_, SemaphoreNode::Asks(number))) => asking.push((number.get(), *name)),
+                None => roles.unknown.push(*name),
+            }
+        }
+        leases.sort_unstable();
+        asking.sort_unstable();
+        // The one that asks first may have created its lease, and waits until others are given back.
+        let of = |name: &str| self.known.get(name).map(|info| (info.session, info.czxid));
+        let waits = |lease: &str, asks: &str| {
+            of(lease).zip(of(asks)).is_some_and(|(lease, asks)| lease.0 == asks.0 && lease.1 > asks.1)
+        };
+        if let (Some((Some(_), newest)), Some((_, first))) = (leases.last(), asking.first())
+            && waits(newest, first)
+        {
+            leases.pop();
+        }
+        roles.holders = leases.into_iter().map(|(_, name)| name).collect();
+        roles.waiters = asking.into_iter().map(|(_, name)| (name, None)).collect();
+        roles
+    }
+
+    /// The path of the node without a session that this contender waits for.
+    fn blocked_by(&self, name: &str, discipline: Discipline) -> Option<String> {
+        if self.skipped.is_empty() {
+            return None;
+        }
+        let info = self.known.get(name)?;
+        let of = |name: &&str| Some(Sessionless { name: (*name).to_owned(), czxid: self.known.get(*name)?.czxid });
+        let nodes: Vec<_> = self.skipped.iter().filter_map(of).collect();
+        let ahead = Sessionless::ahead_of(&nodes, &self.all, (self.node_format, discipline), name)?;
+        info.is_blocked_by(ahead).then(|| node_path(self.path, &ahead.name))
+    }
+}
+
+/// Returns what the node of a contender says about it. `name`: the name of the node in its queue.
+pub fn contender(name: &str, node: &Node) -> ContenderInfo {
+    ContenderInfo::read(name.to_owned(), node)
+}
+
+/// The transaction that created a contender's node.
+pub fn created_by(contender: &ContenderInfo) -> Zxid {
+    contender.czxid
+}
+
+/// The id of a contender's attempt, if its node has one.
+pub fn attempt_of(contender: &ContenderInfo) -> Option<AttemptId> {
+    contender.id.or_else(|| NodeFormat::of_node(&contender.node).parse(&contender.node)?.id)
+}
+
+/// Returns the lock to whose queue a node belongs by its name, and the name in that queue: the lock at the node above or, if the name
+/// is a lock's and a number, that lock beside the node. `None` if it is not named like a contender.
+///
+/// A directory whose name ends in a number is named so too. Only a contender has a session.
+pub fn place_of(node: &str) -> Option<(String, String)> {
+    let parent = above(node);
+    let name = node.rsplit('/').next().filter(|name| !name.is_empty())?;
+    if NodeFormat::of_line(&[name]).is_some() {
+        return Some((parent.to_owned(), name.to_owned()));
+    }
+    let lock = NodeFormat::beside(name)?;
+    Some((format!("{}/{lock}", parent.trim_end_matches('/')), name.strip_prefix(lock)?.to_owned()))
+}
+
+/// Whether a node of this name may be a directory although it is named like a contender: in these formats, anything with a number is.
+pub fn may_be_directory(name: &str) -> bool {
+    !NodeFormat::of_node(name).foreign_clients_wait_for_any_node()
+}
+
+/// The format of the nodes of a queue, from their names in it.
+pub fn format_of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
+    match names.iter().all(|name| NodeFormat::of_node(name.as_ref()) == NodeFormat::Numbered) && !names.is_empty() {
+        true => NodeFormat::Numbered,
+        false => NodeFormat::of(names),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_belongs_to_the_lock_above_it_or_beside_it() {
+        let place = |node: &str| place_of(node);
+        let at = |lock: &str, name: &str| Some((lock.to_owned(), name.to_owned()));
+        assert_eq!(place("/locks/a/lock-0000000001"), at("/locks/a", "lock-0000000001"));
+        assert_eq!(place("/locks/a/privateLock"), at("/locks/a", "privateLock"));
+        assert_eq!(place("/locks/job0000000007"), at("/locks/job", "0000000007"));
+        assert_eq!(place("/job0000000007"), at("/job", "0000000007"));
+        assert_eq!(place("/lock-0000000001"), at("/", "lock-0000000001"));
+        for directory in ["/", "/locks", "/locks/nightly", "/locks/0000000007"] {
+            assert_eq!(place(directory), None, "{directory}");
+        }
+    }
+
+    #[test]
+    fn names_that_are_numbers_are_beside_the_path() {
+        assert_eq!(format_of(&["0000000007", "0000000008"]), NodeFormat::Numbered);
+        assert_eq!(format_of(&["read-0000000007", "0000000008"]), NodeFormat::Recipe);
+        assert_eq!(format_of::<&str>(&[]), NodeFormat::default());
+    }
+
+    /// Curator's client creates its lease before it may have it.
+    #[test]
+    fn the_lease_of_the_client_that_asks_first_waits() {
+        let id = "0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d";
+        let names = [
+            format!("leases/_c_{id}-lease-0000000004"),
+            format!("leases/_c_{id}-lease-0000000005"),
+            format!("locks/_c_{id}-lock-0000000009"),
+            format!("locks/_c_{id}-lock-0000000008"),
+        ];
+        let node = |session, czxid| Node {
+            data: b"10.0.0.7".to_vec(),
+            czxid: Zxid(czxid),
+            mzxid: Zxid(czxid),
+            pzxid: Zxid(czxid),
+            ctime_ms: 0,
+            mtime_ms: 0,
+            version: 0,
+            owner: SessionId(session),
+            children: 0,
+        };
+        let of = |sessions: [(i64, i64); 4]| -> HashMap<String, ContenderInfo> {
+            let nodes = names.iter().zip(sessions);
+            nodes.map(|(name, (session, czxid))| (name.clone(), contender(name, &node(session, czxid)))).collect()
+        };
+        let holders = |known: &HashMap<String, ContenderInfo>| {
+            let roles = Contest::new("/pool", NodeFormat::Curator, &names, known).roles(None, None);
+            assert_eq!(roles.waiters.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [&names[3], &names[2]]);
+            roles.holders.into_iter().map(str::to_owned).collect::<Vec<_>>()
+        };
+        // The first that asks has session 3.
+        let waiting = of([(1, 10), (3, 21), (2, 30), (3, 20)]);
+        assert_eq!(holders(&waiting), [names[0].clone()]);
+        assert!(waiting.values().all(|info| (info.mode, info.permits, info.token) == ("permits", Some(1), None)));
+        // It has not created its lease yet: one of an earlier hold is its own too.
+        assert_eq!(holders(&of([(1, 10), (3, 11), (2, 30), (3, 20)])), names[..2]);
+    }
+
+    /// Nothing is known of the nodes but their names.
+    #[test]
+    fn contenders_that_are_not_read_count() {
+        let names = ["write-0000000003", "read-0000000001", "read-0000000002", "README"];
+        let known = HashMap::new();
+        let roles = Contest::new("/locks/a", NodeFormat::Recipe, &names, &known).roles(None, None);
+        assert_eq!(roles.holders, ["read-0000000001", "read-0000000002"]);
+        assert_eq!(roles.waiters, [("write-0000000003", None)]);
+        assert_eq!((roles.unknown, roles.sessionless), (vec!["README"], Vec::new()));
+        let names = ["permits-x", "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-permits-2-0000000001"];
+        let contest = Contest::new("/locks/a", NodeFormat::Curator, &names, &known);
+        assert!(contest.counts_permits());
+        assert!(contest.roles(None, Some(1)).holders.is_empty(), "it asks for more than there is");
+    }
+}
