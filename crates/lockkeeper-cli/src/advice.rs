@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use lockkeeper::NodeFormat;
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::embedded::{Home, MACHINE_DIR};
+use lockkeeper::embedded::{MACHINE_DIR, ServerDir};
 use lockkeeper_config::settings::{CONFIG_VARIABLE, Key, PROPERTIES_VARIABLE};
 use lockkeeper_core::ForeignSemaphore;
 use lockkeeper_history::LockUse;
@@ -294,7 +294,7 @@ pub(crate) fn absolute(path: OsString) -> OsString {
 }
 
 /// Returns the option that chooses this server of the whole machine.
-pub(crate) fn machine(home: &Home) -> String {
+pub(crate) fn machine(home: &ServerDir) -> String {
     match home.dir() {
         dir if dir == Path::new(MACHINE_DIR) => MACHINE.to_owned(),
         dir => quoted(&machine_at(dir.as_os_str())),

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Endpoint, Home, Turn};
+use lockkeeper::embedded::{Endpoint, ServerDir, StartLock};
 use lockkeeper_server::VERSION;
 use lockkeeper_session::process::open_own;
 use rustix::io::Errno;
@@ -50,7 +50,7 @@ pub(crate) struct Report {
 ///
 /// # Errors
 /// The directory cannot be used; the hint depends on whose directory it is.
-pub(crate) fn find(home: &Home) -> Result<Option<Endpoint>, Failure> {
+pub(crate) fn find(home: &ServerDir) -> Result<Option<Endpoint>, Failure> {
     home.find().map_err(|error| exit::of_home(home, error))
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn own_version() -> Version {
 /// after a failure, it uses the server as it is.
 ///
 /// Dropping the future leaves the older server, or none, or the newer one.
-pub(crate) async fn hand_over(home: &Home, endpoint: &Endpoint, printer: Printer) -> bool {
+pub(crate) async fn hand_over(home: &ServerDir, endpoint: &Endpoint, printer: Printer) -> bool {
     let Ok(Ok(found)) = timeout(PATIENCE, report(endpoint)).await else { return false };
     if !is_older(&found) || !matches!(process(home, endpoint).await, Ok(Some(_))) {
         return false;
@@ -103,7 +103,7 @@ pub(crate) async fn hand_over(home: &Home, endpoint: &Endpoint, printer: Printer
         _ = OpenOptions::new().write(true).create_new(true).mode(0o600).open(home.dir().join(daemon::HANDOVER));
         return false;
     }
-    let Ok(turn) = turn(home).await else { return false };
+    let Ok(turn) = start_lock(home).await else { return false };
     // Another command may have had the turn before.
     let still = async { report(&home.find().ok()??).await.ok() };
     if !still.await.is_some_and(|found| is_older(&found) && found.contenders == 0) {
@@ -120,9 +120,9 @@ fn is_older(found: &Report) -> bool {
 }
 
 /// Waits for the right to start the server. Dropping the future leaves a thread that waits for it, and gives it back.
-pub(crate) async fn turn(home: &Home) -> Result<Turn, Failure> {
+pub(crate) async fn start_lock(home: &ServerDir) -> Result<StartLock, Failure> {
     let home = home.clone();
-    let turn = tokio::task::spawn_blocking(move || home.turn()).await;
+    let turn = tokio::task::spawn_blocking(move || home.start_lock()).await;
     Ok(turn.map_err(|error| Failure::system("cannot wait for the turn", error))??)
 }
 
@@ -138,7 +138,7 @@ pub(crate) struct Stopped {
 /// has the turn. With `kill`, a server that does not end by itself is killed.
 ///
 /// Dropping the future leaves a server that is ending.
-pub(crate) async fn stop(home: &Home, kill: bool) -> Result<Option<Stopped>, Failure> {
+pub(crate) async fn stop(home: &ServerDir, kill: bool) -> Result<Option<Stopped>, Failure> {
     let since = Instant::now();
     let server = match find(home)? {
         Some(endpoint) => process(home, &endpoint).await?,
@@ -235,7 +235,12 @@ fn signal(server: Pid, signal: Signal) -> Result<(), Failure> {
 }
 
 /// Starts this user's own server again after a stop. Dropping the future leaves a server that starts.
-pub(crate) async fn start_again(home: &Home, turn: Turn, stopped: Stopped, printer: Printer) -> Result<(), Failure> {
+pub(crate) async fn start_again(
+    home: &ServerDir,
+    turn: StartLock,
+    stopped: Stopped,
+    printer: Printer,
+) -> Result<(), Failure> {
     drop(stopped);
     let home = home.clone();
     let started = tokio::task::spawn_blocking(move || {
@@ -246,7 +251,7 @@ pub(crate) async fn start_again(home: &Home, turn: Turn, stopped: Stopped, print
 }
 
 /// Starts this user's own server and returns when it is ready. The caller has the turn. Blocks this thread.
-pub(crate) fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
+pub(crate) fn start(home: &ServerDir, printer: Printer) -> Result<(), Failure> {
     let failed = |error| Failure::system("cannot start this user's server", error);
     let (reader, writer) = std::io::pipe().map_err(failed)?;
     // The server inherits only this pipe. With our standard output, it would keep `lockkeeper run x -- true | cat`
@@ -288,7 +293,7 @@ pub(crate) fn start(home: &Home, printer: Printer) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The home belongs to another user, or another program hosts the server.
-async fn process(home: &Home, endpoint: &Endpoint) -> Result<Option<Pid>, Failure> {
+async fn process(home: &ServerDir, endpoint: &Endpoint) -> Result<Option<Pid>, Failure> {
     check_owner(home.dir())?;
     let pid = match endpoint.pid().await {
         Ok(pid) => pid.and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?)),

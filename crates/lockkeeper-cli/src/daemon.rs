@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Home, RunningServer};
+use lockkeeper::embedded::{RunningServer, ServerDir};
 use lockkeeper::error::EmbeddedError;
 use lockkeeper_server::ServerError;
 use rustix::process::Signal;
@@ -67,7 +67,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
             .enable_all()
             .build()
             .map_err(|error| Failure::system("cannot start an event loop", error))?;
-        runtime.block_on(serve(&Home::new(dir), inherited::reset()))
+        runtime.block_on(serve(&ServerDir::new(dir), inherited::reset()))
     });
     streams::flush();
     match outcome {
@@ -106,7 +106,7 @@ fn name() {
     let _ = rustix::thread::set_name(c"lockkeeper");
 }
 
-async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
+async fn serve(home: &ServerDir, kept: Kept) -> Result<(), Failure> {
     let mut signals = Signals::default();
     // Also those that the command ignored: `nohup`, and a shell's background jobs, do that for themselves only.
     signals.catch(&[Signal::TERM, Signal::INT, Signal::HUP])?;
@@ -155,7 +155,7 @@ async fn serve(home: &Home, kept: Kept) -> Result<(), Failure> {
 
 /// Hosts the server of a home, once the server before it has released the store; `None` if another process hosts it already.
 /// Dropping the future leaves no server.
-pub(crate) async fn wait_to_host(home: &Home) -> Result<Option<RunningServer>, EmbeddedError> {
+pub(crate) async fn wait_to_host(home: &ServerDir) -> Result<Option<RunningServer>, EmbeddedError> {
     let deadline = Instant::now() + PREDECESSOR;
     loop {
         match home.host().await {

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use lockkeeper::acl::LockAcl;
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::{
     AcquireError, AdminError, ConnectError, EmbeddedError, ErrorKind, IncompatibleFormat, Mismatch, Misuse, PathError,
     ProductError, SessionError, TlsProblem,
@@ -342,7 +342,7 @@ fn visible(file: &Path) -> Option<(&Path, Metadata)> {
 
 /// Returns the failure to use a home's directory. The directory of this machine's server is the administrator's: a user who chose
 /// another one would have other locks.
-pub(crate) fn of_home(home: &Home, error: EmbeddedError) -> Failure {
+pub(crate) fn of_home(home: &ServerDir, error: EmbeddedError) -> Failure {
     let hint = match &error {
         EmbeddedError::File { file, cause, .. }
             if home.is_shared() && cause.kind() == io::ErrorKind::PermissionDenied =>
@@ -563,7 +563,7 @@ mod tests {
     #[test]
     fn a_server_that_does_not_answer_has_the_hint_of_its_place() {
         let directory = tempfile::tempdir().unwrap();
-        let machine = Place::Machine(lockkeeper::embedded::Home::new(directory.path()));
+        let machine = Place::Machine(lockkeeper::embedded::ServerDir::new(directory.path()));
         let ensemble = Place::Ensemble("zk1:2181".to_owned());
         let failure = || {
             let (servers, detail) = ("zk1:2181".to_owned(), "zk1:2181 does not answer".to_owned());

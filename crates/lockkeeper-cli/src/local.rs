@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::embedded::{Endpoint, Home, StartMode, Starter};
+use lockkeeper::embedded::{Endpoint, ServerDir, StartMode, StartServer};
 use lockkeeper::error::{ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_session::text::spell;
@@ -25,7 +25,7 @@ use crate::serverlog::{self, LOG};
 /// again. Each start prints why the last server ended, unless it ended as it should.
 ///
 /// Dropping the future leaves no session; a server that was being started stays.
-pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -> Result<Lockkeeper, Failure> {
+pub(crate) async fn connect(home: &ServerDir, builder: &Builder, printer: &Printer) -> Result<Lockkeeper, Failure> {
     if home.is_shared() {
         // The administrator starts a shared server.
         return connect_running(home, builder).await;
@@ -39,7 +39,7 @@ pub(crate) async fn connect(home: &Home, builder: &Builder, printer: &Printer) -
 ///
 /// # Errors
 /// [`not_running`] if no server runs.
-pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lockkeeper, Failure> {
+pub(crate) async fn connect_running(home: &ServerDir, builder: &Builder) -> Result<Lockkeeper, Failure> {
     let found = control::find(home)?.ok_or_else(|| not_running(home))?;
     join(home, builder, StartMode::Never, found).await
 }
@@ -50,7 +50,7 @@ pub(crate) async fn connect_running(home: &Home, builder: &Builder) -> Result<Lo
 /// # Errors
 /// [`not_running`] if no server runs, and none has data there.
 pub(crate) async fn connect_to_records(
-    home: &Home,
+    home: &ServerDir,
     builder: &Builder,
     printer: &Printer,
 ) -> Result<Lockkeeper, Failure> {
@@ -61,7 +61,7 @@ pub(crate) async fn connect_to_records(
 }
 
 /// Returns the failure for a home without a running server.
-pub(crate) fn not_running(home: &Home) -> Failure {
+pub(crate) fn not_running(home: &ServerDir) -> Failure {
     let place = Place::Machine(home.clone());
     if home.dir().exists() && !home.dir().is_dir() {
         let message = format!("{place} cannot run: {} is not a directory", home.dir().display());
@@ -90,7 +90,7 @@ pub(crate) fn not_running(home: &Home) -> Failure {
 }
 
 /// Starts the server again for a session that has lost it.
-fn starter(home: Home, printer: Printer) -> Starter {
+fn starter(home: ServerDir, printer: Printer) -> StartServer {
     Arc::new(move || {
         let home = home.clone();
         Box::pin(async move {
@@ -109,7 +109,7 @@ fn starter(home: Home, printer: Printer) -> Starter {
 
 /// Returns the failure of an attempt that ended without a session after this time. Asks the server, if one runs, whether it
 /// answers at all. `detail` may be empty. Dropping the future leaves no connection.
-pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> Failure {
+pub(crate) async fn no_session(home: &ServerDir, waited: Duration, detail: &str) -> Failure {
     let waited = spell(waited);
     let place = Place::Machine(home.clone());
     let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
@@ -153,7 +153,7 @@ pub(crate) async fn no_session(home: &Home, waited: Duration, detail: &str) -> F
     }
 }
 
-async fn join(home: &Home, builder: &Builder, hosting: StartMode, found: Endpoint) -> Result<Lockkeeper, Failure> {
+async fn join(home: &ServerDir, builder: &Builder, hosting: StartMode, found: Endpoint) -> Result<Lockkeeper, Failure> {
     match builder.clone().embedded_at(home.clone(), hosting, Some(found)).await {
         Err(ConnectError::Session(SessionError::Unreachable { waited, detail, .. })) => {
             Err(no_session(home, waited, &detail).await)
@@ -164,7 +164,7 @@ async fn join(home: &Home, builder: &Builder, hosting: StartMode, found: Endpoin
 }
 
 /// Returns the server of a home; starts it if none runs.
-async fn ensure(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
+async fn ensure(home: &ServerDir, printer: Printer) -> Result<Endpoint, Failure> {
     if let Some(endpoint) = control::find(home)?
         && !control::hand_over(home, &endpoint, printer).await
     {
@@ -176,9 +176,9 @@ async fn ensure(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
     started.map_err(|error| Failure::system("starting the server failed", error))?
 }
 
-fn ensure_blocking(home: &Home, printer: Printer) -> Result<Endpoint, Failure> {
+fn ensure_blocking(home: &ServerDir, printer: Printer) -> Result<Endpoint, Failure> {
     let dir = home.dir();
-    let _turn = home.turn().map_err(|error| {
+    let _turn = home.start_lock().map_err(|error| {
         Failure::new(Code::CannotServe, error.to_string())
             .hint("choose another directory: --state-dir, LOCKKEEPER_STATE_DIR; or an ensemble: --servers")
     })?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 
 use crate::presence::HERE;
 
@@ -12,7 +12,7 @@ pub(crate) enum Place {
     /// An ensemble, with its connect string.
     Ensemble(String),
     /// A server of this machine: this user's own server, or the one that all users share.
-    Machine(Home),
+    Machine(ServerDir),
 }
 
 /// Where an answer comes from.

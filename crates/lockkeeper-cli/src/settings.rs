@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use lockkeeper::admin::LOCKS;
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::{Builder, Error, LockPath};
 use lockkeeper_config::realms::Realms;
 use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
@@ -399,7 +399,7 @@ fn check_absolute(settings: &lockkeeper_config::settings::Settings) -> Result<()
 }
 
 /// Returns the home of this machine's server.
-fn home(settings: &lockkeeper_config::settings::Settings) -> Result<Home, Failure> {
+fn home(settings: &lockkeeper_config::settings::Settings) -> Result<ServerDir, Failure> {
     check_machine(&settings.machine)?;
     check_absolute(settings)?;
     let home = settings.home().map_err(|error| {
@@ -410,7 +410,7 @@ fn home(settings: &lockkeeper_config::settings::Settings) -> Result<Home, Failur
     // paths.
     let dir = std::path::absolute(home.dir());
     let dir = dir.map_err(|error| Failure::system("cannot read the current directory", error))?;
-    Ok(if home.is_shared() { Home::shared(dir) } else { Home::new(dir) })
+    Ok(if home.is_shared() { ServerDir::shared(dir) } else { ServerDir::new(dir) })
 }
 
 /// Returns the directory of this user's own state.

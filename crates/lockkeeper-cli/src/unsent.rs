@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::LockPath;
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper_history::KeptHold;
 use lockkeeper_session::process::open_own;
 use serde::{Deserialize, Serialize};
@@ -70,7 +70,7 @@ pub(crate) struct Group {
 /// Keeps records until a server can take them.
 pub(crate) fn keep(dir: &Path, unsent: &[Unsent]) -> std::io::Result<()> {
     // As the server of this user creates it, and not in a place that other users can change.
-    Home::new(dir).check().map_err(std::io::Error::other)?;
+    ServerDir::new(dir).check().map_err(std::io::Error::other)?;
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let mut file = open_own(&dir.join(FILE), OpenOptions::new().create(true).append(true))?;
     let lines: String =

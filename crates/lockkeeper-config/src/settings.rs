@@ -237,14 +237,14 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// As [`Home::of_this_user`](lockkeeper::embedded::Home::of_this_user).
-    pub fn home(&self) -> Result<lockkeeper::embedded::Home, EmbeddedError> {
-        use lockkeeper::embedded::Home;
+    /// As [`ServerDir::of_this_user`](lockkeeper::embedded::ServerDir::of_this_user).
+    pub fn home(&self) -> Result<lockkeeper::embedded::ServerDir, EmbeddedError> {
+        use lockkeeper::embedded::ServerDir;
         let (machine, state_dir) = (&self.machine, &self.state_dir);
         match (&machine.value, &state_dir.value) {
-            (Some(dir), _) if machine.origin.rank() >= state_dir.origin.rank() => Ok(Home::shared(dir)),
-            (_, Some(dir)) => Ok(Home::new(dir)),
-            _ => Home::of_this_user(),
+            (Some(dir), _) if machine.origin.rank() >= state_dir.origin.rank() => Ok(ServerDir::shared(dir)),
+            (_, Some(dir)) => Ok(ServerDir::new(dir)),
+            _ => ServerDir::of_this_user(),
         }
     }
 
@@ -342,7 +342,7 @@ impl Settings {
 /// variants. The command `lockkeeper` uses the same server when neither servers nor the machine's server are set.
 ///
 /// It is `state_dir` of the [`Settings`], which a settings file or `LOCKKEEPER_STATE_DIR` may set, or
-/// [`Home::of_this_user`](lockkeeper::embedded::Home::of_this_user). Other settings are not used: the program chooses servers
+/// [`ServerDir::of_this_user`](lockkeeper::embedded::ServerDir::of_this_user). Other settings are not used: the program chooses servers
 /// and session timeouts. The first process hosts the server. The command connects to it, and hosts it when this process
 /// ends. Reads files; sends nothing.
 ///

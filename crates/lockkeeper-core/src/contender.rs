@@ -331,8 +331,8 @@ impl Contender {
             Event::Looked { first, front } => self.looked(first, front),
             Event::Gone(name) => self.gone(&name),
             Event::Changed(name) => self.changed(&name),
-            Event::Released { name, watched } => self.neighbour_released(&name, watched),
-            Event::Ended { name, deleted } => self.neighbour_ended(&name, deleted),
+            Event::Released { name, watched } => self.local_released(&name, watched),
+            Event::Ended { name, deleted } => self.local_ended(&name, deleted),
             Event::ChildrenChanged => {
                 self.view.children_changed();
                 self.yielding.children_changed();
@@ -348,7 +348,7 @@ impl Contender {
             Event::ReleaseRead(outcome) => self.release_read(outcome),
             Event::Inspected(outcome) => self.inspected(outcome),
             Event::Watched(outcome) => self.watched(outcome),
-            Event::Neighbour => self.blocker_is_neighbour(),
+            Event::BlockerIsLocal => self.blocker_is_local(),
             Event::HolderMarkerTaken(outcome) => self.holder_marker_taken(outcome),
             Event::RecordWritten(outcome) => self.record_written(outcome),
             Event::TombstoneMade(outcome) => self.tombstone_made(outcome),

@@ -37,7 +37,7 @@ pub enum Event {
     Watched(Result<Inspection, Failure>),
     /// The outcome of [`Command::Watch`] for a blocker that is the node of a contender of this session. It needs no
     /// request, and [`Event::Released`] or [`Event::Ended`] follows.
-    Neighbour,
+    BlockerIsLocal,
     /// The outcome of [`Command::TakeHolderMarker`]: the transaction that created it. [`Failure::NoNode`]: the own node
     /// does not exist; [`Failure::NodeExists`]: another contender has the holder marker.
     HolderMarkerTaken(Result<Zxid, Failure>),

@@ -26,8 +26,8 @@ mod holders;
 mod looks;
 #[path = "model/mistake.rs"]
 mod mistake;
-#[path = "model/neighbours.rs"]
-mod neighbours;
+#[path = "model/locals.rs"]
+mod locals;
 #[path = "model/plain.rs"]
 mod plain;
 #[path = "model/replays.rs"]

@@ -44,7 +44,7 @@ pub const MACHINE_DIR: &str = "/var/lib/lockkeeper";
 const TICK: Duration = Duration::from_millis(500);
 
 /// Returns the default settings of servers on one machine: their tick, and session timeouts from 1 s to 1 min. They name
-/// no address: a [`Home`] serves its socket.
+/// no address: a [`ServerDir`] serves its socket.
 pub fn server_config() -> Config {
     let mut config = Config::default().with_tick(TICK).with_session_timeouts(TICK * 2..=TICK * 120);
     config.listen = None;
@@ -57,7 +57,7 @@ const STARTING: Duration = Duration::from_millis(10);
 
 /// The directory of an embedded server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct ServerDir {
     dir: PathBuf,
     shared: bool,
 }
@@ -140,7 +140,7 @@ pub struct RunningServer {
 }
 
 /// Starts the server of a home in another process; resolves when the server can be found.
-pub type Starter = Arc<dyn Fn() -> BoxFuture<'static, Result<(), SessionError>> + Send + Sync>;
+pub type StartServer = Arc<dyn Fn() -> BoxFuture<'static, Result<(), SessionError>> + Send + Sync>;
 
 /// What a client of a home does if no server runs there.
 #[derive(Clone)]
@@ -149,7 +149,7 @@ pub enum StartMode {
     /// Hosts the server in this process.
     InProcess,
     /// Starts the server in another process. Called by one client of the home at a time.
-    Starting(Starter),
+    Starting(StartServer),
     /// Fails with [`EmbeddedError::NotRunning`].
     Never,
 }
@@ -166,22 +166,22 @@ impl std::fmt::Debug for StartMode {
 
 /// The right to start the server of a home. One process has it at a time; it ends with the process in any case.
 #[derive(Debug)]
-pub struct Turn {
+pub struct StartLock {
     _file: File,
 }
 
-impl Home {
+impl ServerDir {
     /// Returns the home in this directory, which is created when a server is first hosted there.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
-        Home { dir: dir.into(), shared: false }
+        ServerDir { dir: dir.into(), shared: false }
     }
 
     /// Returns the home of a server that several users of this machine share: those that may enter the directory.
     ///
-    /// Only the owner of the directory may write to it; otherwise [`Home::find`] fails. Clients of a shared home use
+    /// Only the owner of the directory may write to it; otherwise [`ServerDir::find`] fails. Clients of a shared home use
     /// [`StartMode::Never`]: its owner starts the server, with `lockkeeper serve --machine`.
     pub fn shared(dir: impl Into<PathBuf>) -> Self {
-        Home { dir: dir.into(), shared: true }
+        ServerDir { dir: dir.into(), shared: true }
     }
 
     /// Returns whether several users share it.
@@ -204,7 +204,7 @@ impl Home {
         let failed = |source| EmbeddedError::file("cannot find", "~/.local/state/lockkeeper", source);
         let dir = dir.ok_or_else(|| failed(std::io::Error::new(ErrorKind::NotFound, "HOME is not set")))?;
         // Clients may run in different directories.
-        Ok(Home::new(std::path::absolute(dir).map_err(failed)?))
+        Ok(ServerDir::new(std::path::absolute(dir).map_err(failed)?))
     }
 
     /// Returns its directory.
@@ -267,13 +267,13 @@ impl Home {
     /// # Errors
     ///
     /// [`EmbeddedError::File`] if the directory cannot be created or written.
-    pub fn turn(&self) -> Result<Turn, EmbeddedError> {
+    pub fn start_lock(&self) -> Result<StartLock, EmbeddedError> {
         self.make_dir()?;
         let file = self.dir.join("starting");
         let failed = |source| EmbeddedError::file("cannot lock", &file, source);
         let lock = guarded::open(&file).map_err(failed)?;
         lock.lock().map_err(failed)?;
-        Ok(Turn { _file: lock })
+        Ok(StartLock { _file: lock })
     }
 
     /// Starts the server in this process.
@@ -289,7 +289,7 @@ impl Home {
         self.host_with(server_config(), &[]).await
     }
 
-    /// Starts the server as [`Home::host`] does, with other settings than those of [`server_config`]. The socket and the
+    /// Starts the server as [`ServerDir::host`] does, with other settings than those of [`server_config`]. The socket and the
     /// store are the home's. In a shared home, the server creates the nodes that all users share: each user may contend for
     /// locks, and only the user who runs the server, and root, may change their access lists. If the settings name an address, the server also listens there, for clients that know no
     /// Unix socket. All users of this machine can use that address.
@@ -300,7 +300,7 @@ impl Home {
     ///
     /// # Errors
     ///
-    /// As [`Home::host`].
+    /// As [`ServerDir::host`].
     pub async fn host_with(
         &self,
         config: Config,
@@ -369,7 +369,7 @@ const JUST_NOW: Duration = Duration::from_millis(100);
 
 /// A home as one client uses it: finds its server, or starts it.
 pub(crate) struct Site {
-    home: Home,
+    home: ServerDir,
     hosting: StartMode,
     /// The server that was found last, and when, for the one who wants it next.
     found: Mutex<Option<(Instant, Endpoint)>>,
@@ -379,7 +379,7 @@ pub(crate) struct Site {
 
 impl Site {
     /// `found` is the server of the home if the caller has just found it.
-    pub(crate) fn new(home: Home, hosting: StartMode, found: Option<Endpoint>) -> Site {
+    pub(crate) fn new(home: ServerDir, hosting: StartMode, found: Option<Endpoint>) -> Site {
         let found = Mutex::new(found.map(|found| (Instant::now(), found)));
         Site { home, hosting, found, hosted: Mutex::new(None) }
     }
@@ -422,7 +422,7 @@ impl Site {
             }
             let home = self.home.clone();
             // On a thread that may block: the lock has no other event.
-            let turn = tokio::task::spawn_blocking(move || home.turn()).await;
+            let turn = tokio::task::spawn_blocking(move || home.start_lock()).await;
             let _turn = turn.map_err(|error| SessionError::thread(std::io::Error::other(error)))??;
             if let Some(endpoint) = self.home.find()? {
                 return Ok(endpoint);
@@ -534,7 +534,7 @@ mod tests {
     #[test]
     fn a_link_to_another_servers_socket_is_not_the_socket() {
         let dir = tempfile::tempdir().unwrap();
-        let home = Home::new(dir.path());
+        let home = ServerDir::new(dir.path());
         std::fs::create_dir(dir.path().join("data")).unwrap();
         let lock = File::create(dir.path().join("data/lock")).unwrap();
         lock.lock().unwrap();
@@ -550,7 +550,7 @@ mod tests {
     async fn a_server_that_was_found_is_not_looked_for_again_once_and_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let found = Endpoint { socket: dir.path().join("socket") };
-        let site = Site::new(Home::new(dir.path()), StartMode::Never, Some(found.clone()));
+        let site = Site::new(ServerDir::new(dir.path()), StartMode::Never, Some(found.clone()));
         assert_eq!(site.find_or_start().await.ok(), Some(found.clone()));
         let not_running = |end| matches!(end, Err(SessionError::Embedded(EmbeddedError::NotRunning { .. })));
         assert!(not_running(site.find_or_start().await));

@@ -344,7 +344,7 @@ impl Sessions {
     /// here.
     #[cfg(feature = "embedded")]
     pub fn embedded(
-        home: crate::embedded::Home,
+        home: crate::embedded::ServerDir,
         hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
         options: &Options,

@@ -6,7 +6,6 @@
 //!
 //! A loss is final. Tasks that wait for it are woken before anything else happens.
 
-pub(crate) mod account;
 pub(crate) mod exit;
 pub(crate) mod fenced;
 pub(crate) mod guard;
@@ -14,11 +13,12 @@ pub(crate) mod holding;
 pub(crate) mod note;
 pub(crate) mod on_lost;
 pub(crate) mod spans;
+pub(crate) mod telemetry;
 pub(crate) mod upgrade;
 
-pub use self::account::Call;
 pub use self::holding::run_until;
 pub use self::note::{HoldReport, Note, NoteSteps, NotedEnd};
+pub use self::telemetry::Call;
 pub use crate::meters::{Group, Meter};
 pub use crate::recipes::distributed::GuardSlot;
 

@@ -3,6 +3,7 @@
 pub(crate) mod about;
 pub(crate) mod acquire;
 pub(crate) mod driver;
+pub(crate) mod kept;
 pub(crate) mod local;
 pub(crate) mod multi;
 pub(crate) mod mutex;
@@ -11,4 +12,3 @@ pub(crate) mod request;
 pub(crate) mod requeue;
 pub(crate) mod rwlock;
 pub(crate) mod semaphore;
-pub(crate) mod uses;

@@ -40,7 +40,7 @@ fn look(keeper: Lockkeeper, kept: Mutex, guard: lockkeeper::Guard, dropped: lock
     if !forked(kept.acquire()) || !forked(kept.acquire().timeout(Duration::from_secs(60))) {
         return 6;
     }
-    if !forked(kept.try_acquire()) || kept.give_up().now_or_never() != Some(not_held) {
+    if !forked(kept.try_acquire()) || kept.release_kept().now_or_never() != Some(not_held) {
         return 7;
     }
     drop(keeper);

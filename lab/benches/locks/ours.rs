@@ -79,7 +79,7 @@ impl Locks {
             drop(lock.acquire().await?);
             cycles += 1;
         }
-        lock.give_up().await?;
+        lock.release_kept().await?;
         Ok(cycles)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures_util::future::join_all;
 use jiff::Timestamp;
 use lockkeeper::admin::{Admin, LOCKS, LockInfo};
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::ErrorKind;
 use lockkeeper::{Builder, Error, Lockkeeper};
 use lockkeeper_config::settings::Origin;
@@ -284,7 +284,7 @@ async fn also(settings: &Settings, names: Vec<String>) -> Result<Option<(Vec<Str
         Place::Machine(home) if !home.is_shared() => return Ok(None),
         // A user without a directory has no server.
         _ => match state_dir(&settings.all) {
-            Ok(dir) => Home::new(dir),
+            Ok(dir) => ServerDir::new(dir),
             Err(_) => return Ok(None),
         },
     };

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use futures_util::stream::{self, StreamExt};
 use jiff::tz::TimeZone;
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::History;
@@ -301,7 +301,7 @@ async fn expect(args: ExpectArgs, printer: &Printer) -> Result<u8, Failure> {
     let zone = args.time_zone.unwrap_or_else(|| settings.all.jobs.time_zone.value.clone());
     let (on_failure, on_crash) = (settings.all.jobs.on_failure.value, settings.all.jobs.on_crash.value);
     let builder = settings.builder();
-    let to_home = async |home: &Home| local::connect(home, &builder, printer).await;
+    let to_home = async |home: &ServerDir| local::connect(home, &builder, printer).await;
     let keeper = connect_with(&settings, &builder, to_home).await?;
     let expecting = async {
         let job = Job::new(&keeper, &path).on_failure(on_failure).on_crash(on_crash);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockkeeper::embedded::{Home, RunningServer, server_config};
+use lockkeeper::embedded::{RunningServer, ServerDir, server_config};
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
 use lockkeeper_session::process::read_credentials;
 
@@ -22,7 +22,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     if let Some(dir) = &args.machine {
-        return serve_machine(&Home::shared(dir), &args, signals, printer).await;
+        return serve_machine(&ServerDir::shared(dir), &args, signals, printer).await;
     }
     let storage = match (args.memory, args.data) {
         (true, _) => Storage::Memory,
@@ -65,8 +65,8 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
     let served = match own {
         None => Served::Alone(Server::start(config).await?),
         Some(dir) => {
-            let home = Home::new(dir);
-            let served = Served::Home(home.host_with(config, &registers::all()).await?);
+            let home = ServerDir::new(dir);
+            let served = Served::Directory(home.host_with(config, &registers::all()).await?);
             let open = if everyone { "; every user of this machine can use its port" } else { "" };
             printer.note(&format!("also serving this user's own server in {}{open}", home.dir().display()));
             served
@@ -104,7 +104,7 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
             service::tell(&[NotifyState::Stopping], printer);
             match served {
                 Served::Alone(server) => server.shutdown().await?,
-                Served::Home(hosted) => hosted.shutdown().await?,
+                Served::Directory(hosted) => hosted.shutdown().await?,
             }
             Ok(0)
         }
@@ -115,14 +115,14 @@ pub(crate) async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Fail
 enum Served {
     Alone(Server),
     /// With the socket of this user's own server.
-    Home(RunningServer),
+    Directory(RunningServer),
 }
 
 impl Served {
     fn server(&self) -> &Server {
         match self {
             Served::Alone(server) => server,
-            Served::Home(hosted) => hosted.server(),
+            Served::Directory(hosted) => hosted.server(),
         }
     }
 }
@@ -131,12 +131,17 @@ impl Served {
 fn own_dir(state_dir: Option<PathBuf>, printer: &Printer) -> Result<PathBuf, Failure> {
     let connect = ConnectArgs { state_dir, ..ConnectArgs::default() };
     let dir = settings::state_dir(&Settings::read(connect, printer)?.all)?;
-    Home::new(&dir).check()?;
+    ServerDir::new(&dir).check()?;
     Ok(dir)
 }
 
 /// Serves all users of this machine from a directory that they share.
-async fn serve_machine(home: &Home, args: &ServeArgs, mut signals: Signals, printer: &Printer) -> Result<u8, Failure> {
+async fn serve_machine(
+    home: &ServerDir,
+    args: &ServeArgs,
+    mut signals: Signals,
+    printer: &Printer,
+) -> Result<u8, Failure> {
     let mut config = args.limits.apply(server_config().with_first_zxid(args.first_zxid));
     config.admin = args.admin;
     config.admin_hosts.clone_from(&args.admin_host);

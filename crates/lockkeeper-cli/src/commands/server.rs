@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use jiff::Timestamp;
 use lockkeeper::Builder;
 use lockkeeper::admin::TokenEpoch;
-use lockkeeper::embedded::{Endpoint, Home, ServerError, Turn};
+use lockkeeper::embedded::{Endpoint, ServerDir, ServerError, StartLock};
 use lockkeeper::error::EmbeddedError;
 use lockkeeper_session::text::spell;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// What is done on one server.
 struct Desk {
-    home: Home,
+    home: ServerDir,
     place: Place,
     builder: Builder,
     printer: Printer,
@@ -167,7 +167,7 @@ impl Desk {
             };
             self.refuse_sessions(sessions, hint)?;
         }
-        let _turn = control::turn(&self.home).await?;
+        let _turn = control::start_lock(&self.home).await?;
         control::stop(&self.home, force).await?;
         self.say(&format!("{} is stopped\n", self.place), &Stopped { stopped: true })?;
         Ok(0)
@@ -178,7 +178,7 @@ impl Desk {
         if !self.runs().await? {
             return Err(local::not_running(&self.home));
         }
-        let turn = control::turn(&self.home).await?;
+        let turn = control::start_lock(&self.home).await?;
         let Some(stopped) = control::stop(&self.home, false).await? else {
             return Err(local::not_running(&self.home));
         };
@@ -201,7 +201,7 @@ impl Desk {
         control::check_owner(self.home.dir())?;
         let (directory, fresh) = self.new_directory(directory)?;
         let was_running = self.runs().await?;
-        let turn = control::turn(&self.home).await?;
+        let turn = control::start_lock(&self.home).await?;
         let Some(stopped) = control::stop(&self.home, false).await? else {
             return Err(Failure::new(
                 Code::CannotServe,
@@ -240,11 +240,11 @@ impl Desk {
                 Failure::new(Code::CannotServe, message).hint("name the directory that lockkeeper server backup made")
             );
         }
-        let turn = control::turn(&self.home).await?;
+        let turn = control::start_lock(&self.home).await?;
         let was_running = control::find(&self.home)?.is_some();
         let before = self.before(force).await?;
         // The backup is checked, and its epoch raised, before anything changes.
-        let stage = Home::new(self.home.dir().join("restore.new"));
+        let stage = ServerDir::new(self.home.dir().join("restore.new"));
         _ = std::fs::remove_dir_all(stage.dir());
         let changed = async {
             let epoch = self.prepare(&stage, directory, before).await?;
@@ -320,7 +320,7 @@ impl Desk {
         epoch
     }
 
-    async fn epoch(&self, home: &Home) -> Result<TokenEpoch, Failure> {
+    async fn epoch(&self, home: &ServerDir) -> Result<TokenEpoch, Failure> {
         let keeper = local::connect_running(home, &self.builder).await?;
         let epoch = keeper.admin().token_epoch().await;
         keeper.close().await;
@@ -328,7 +328,7 @@ impl Desk {
     }
 
     /// Copies a backup to a directory beside the data, and raises its epoch above both.
-    async fn prepare(&self, stage: &Home, backup: &Path, old: TokenEpoch) -> Result<TokenEpoch, Failure> {
+    async fn prepare(&self, stage: &ServerDir, backup: &Path, old: TokenEpoch) -> Result<TokenEpoch, Failure> {
         backup::make(stage.dir())?;
         let data = stage.dir().join("data");
         backup::copy(backup, &data)?;
@@ -363,7 +363,7 @@ impl Desk {
 
     /// Puts the prepared data in the place of the present data, which keeps another name. Returns that name. At each moment
     /// there is data, so a server that is started meanwhile never begins with an empty store.
-    fn exchange(&self, stage: &Home) -> std::io::Result<Option<PathBuf>> {
+    fn exchange(&self, stage: &ServerDir) -> std::io::Result<Option<PathBuf>> {
         let (dir, data, fresh) = (self.home.dir(), self.data(), stage.dir().join("data"));
         let kept = if data.exists() {
             let kept = dir.join(format!("data.before-{}", Timestamp::now().strftime("%Y%m%dT%H%M%S.%3fZ")));
@@ -383,7 +383,7 @@ impl Desk {
     }
 
     /// Starts this user's own server again, or waits until its service manager has started a shared one.
-    async fn start_again(&self, turn: Turn, stopped: control::Stopped) -> Result<(), Failure> {
+    async fn start_again(&self, turn: StartLock, stopped: control::Stopped) -> Result<(), Failure> {
         if !self.home.is_shared() {
             return control::start_again(&self.home, turn, stopped, self.printer).await;
         }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
 use lockkeeper_jobs::JobsAdmin;
@@ -102,7 +102,7 @@ where
 /// Without data there is nothing to ask for, and nothing is started.
 pub(crate) async fn connect_to_ask(settings: &Settings) -> Result<Lockkeeper, Failure> {
     let builder = settings.builder();
-    let to_home = async |home: &Home| local::connect_to_records(home, &builder, &settings.printer).await;
+    let to_home = async |home: &ServerDir| local::connect_to_records(home, &builder, &settings.printer).await;
     connect_with(settings, &builder, to_home).await
 }
 
@@ -123,7 +123,7 @@ pub(crate) async fn connect_running(settings: &Settings, builder: &Builder) -> R
 pub(crate) async fn connect_with(
     settings: &Settings,
     builder: &Builder,
-    to_home: impl AsyncFnOnce(&Home) -> Result<Lockkeeper, Failure>,
+    to_home: impl AsyncFnOnce(&ServerDir) -> Result<Lockkeeper, Failure>,
 ) -> Result<Lockkeeper, Failure> {
     waiting::connecting(&settings.place.to_string(), Some(settings.connect_timeout()), async {
         match &settings.place {

@@ -34,7 +34,7 @@ impl Beside {
 
     /// A contender of this session has held, with its node ahead of the own one: no numbered contender has come since the path was
     /// made.
-    pub(super) fn neighbour_held(&mut self) {
+    pub(super) fn local_held(&mut self) {
         *self = Self::default();
     }
 }

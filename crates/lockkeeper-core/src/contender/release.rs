@@ -41,7 +41,7 @@ impl Releases {
     }
 
     /// The lock was taken from a neighbour whose node may outlive the own one: the own end proves nothing about it.
-    pub(super) fn follow_a_neighbour(&mut self) {
+    pub(super) fn follow_a_local(&mut self) {
         self.version = None;
     }
 

@@ -376,7 +376,7 @@ impl Contender {
     }
 
     /// The create was answered, and a contender of this session has the number right before: that is the blocker, unless
-    /// both read. No node is between the two as long as the parent is the same; see [`Contender::neighbour_released`].
+    /// both read. No node is between the two as long as the parent is the same; see [`Contender::local_released`].
     pub(super) fn stand_behind(&mut self, name: String, place: Option<QueuePlace>) {
         let read_both = || self.terms.node_format.parse(&name).is_none_or(|next| next.mode.reads());
         let reads = self.terms.mode.reads() || self.terms.reads_early;
@@ -451,7 +451,7 @@ impl Contender {
     }
 
     /// The blocker is the node of a contender of this session.
-    pub(super) fn blocker_is_neighbour(&mut self) {
+    pub(super) fn blocker_is_local(&mut self) {
         let Some(Flight::Watch(_)) = self.flight.take() else { return };
         if let Some(Blocker::Node { watched, local, .. }) = &mut self.view.blocker {
             (*watched, *local) = (true, true);
@@ -466,9 +466,9 @@ impl Contender {
     /// Without a listing, only the numbers show that no node is between. Without an id in its name, only the name shows
     /// whose node it is. Numbers and names start again if the parent is created again, which needs the deletion of that node
     /// first. So the other contender must have watched its node.
-    pub(super) fn neighbour_released(&mut self, name: &str, watched: bool) {
+    pub(super) fn local_released(&mut self, name: &str, watched: bool) {
         if self.is_deferred() {
-            return self.neighbour_ended(name, false);
+            return self.local_ended(name, false);
         }
         let protects = self.terms.node_format.protects();
         let sure = watched || protects && !self.view.unlisted;
@@ -476,15 +476,15 @@ impl Contender {
             return;
         }
         if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {
-            self.releases.follow_a_neighbour();
-            self.beside.neighbour_held();
+            self.releases.follow_a_local();
+            self.beside.local_held();
             self.grant(true);
         }
     }
 
     /// A contender of this session no longer has this node. If a node of this name may exist, a listing shows what to wait for: a
     /// name without an id may have been used again before the other contender knew of its deletion.
-    pub(super) fn neighbour_ended(&mut self, name: &str, deleted: bool) {
+    pub(super) fn local_ended(&mut self, name: &str, deleted: bool) {
         if deleted && self.terms.node_format.protects() {
             self.blocker_gone(name);
         } else if self.view.blocker.take_if(|blocker| blocker.ends() == Some(name)).is_some() {

@@ -155,7 +155,7 @@ fn told() -> impl Strategy<Value = Told> {
         Event::LooksDue,
         Event::Looked { first: Err(Failure::NoNode), front: None },
         Event::Disconnected,
-        Event::Neighbour,
+        Event::BlockerIsLocal,
         Event::PositionKnown(QueuePlace {
             ahead: 1,
             first: "lock-0000000001".to_owned(),

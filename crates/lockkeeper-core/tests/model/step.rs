@@ -395,7 +395,7 @@ impl Step<'_> {
                     let node = world.read(&name);
                     self.report_local(i);
                     if kind == WatchKind::Blocker && self.client(i).neighbour == Some(node) {
-                        self.client(i).machine.as_mut().expect("it gave the command").handle(Event::Neighbour);
+                        self.client(i).machine.as_mut().expect("it gave the command").handle(Event::BlockerIsLocal);
                         continue;
                     }
                     Request::Watch(node, kind)

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use lockkeeper::acl::LockAcl;
-use lockkeeper::embedded::{Endpoint, Home, server_config};
+use lockkeeper::embedded::{Endpoint, ServerDir, server_config};
 use lockkeeper::error::{AcquireError, ConnectError, EmbeddedError, SessionError};
 use lockkeeper::{Guard, Lockkeeper, Mutex, blocking};
 use lockkeeper_config::settings::own_server_dir;
@@ -49,7 +49,7 @@ fn holders_and_waiters_survive_the_closing_of_the_hosting_handle() {
         let first = embedded(dir.path(), STEADY).await;
         let second = embedded(dir.path(), STEADY).await;
         let third = embedded(dir.path(), STEADY).await;
-        let home = Home::new(dir.path());
+        let home = ServerDir::new(dir.path());
         let endpoint = home.find().unwrap().expect("the first hosts");
         assert_eq!(pid(&endpoint).await, std::process::id());
         let guard = second.mutex("/locks/nightly").acquire().await.unwrap();
@@ -108,7 +108,7 @@ fn the_directory_and_the_socket_are_this_users_alone() {
         let mode = |name: &str| std::fs::metadata(home.join(name)).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(""), mode("socket"), mode("data")), (0o700, 0o600, 0o700));
         // Any program of this user can use it by its connect string.
-        let endpoint = Home::new(&home).find().unwrap().unwrap();
+        let endpoint = ServerDir::new(&home).find().unwrap().unwrap();
         let guard = keeper.mutex("/locks/nightly").acquire().await.unwrap();
         let other = Lockkeeper::builder().session_timeout(STEADY).connect(&endpoint.connect_string()).await.unwrap();
         assert_eq!(other.admin().list("/locks").await.unwrap().len(), 1);
@@ -151,7 +151,7 @@ fn the_access_list_of_a_handle_is_that_of_its_nodes_on_an_embedded_server() {
         let dir = tempfile::tempdir().unwrap();
         let mut config = server_config();
         config.listen = Some(([127, 0, 0, 1], 0).into());
-        let hosted = Home::new(dir.path()).host_with(config, &[]).await.unwrap();
+        let hosted = ServerDir::new(dir.path()).host_with(config, &[]).await.unwrap();
         let private = Lockkeeper::builder().acl(LockAcl::Private).embedded(dir.path()).await.unwrap();
         private.mutex("/locks/ours").acquire().await.unwrap().release().await.unwrap();
         let same_user = embedded(dir.path(), STEADY).await;
@@ -192,7 +192,7 @@ fn a_stale_socket_is_ignored_and_replaced() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
         embedded(dir.path(), STEADY).await.close().await;
-        let home = Home::new(dir.path());
+        let home = ServerDir::new(dir.path());
         for stale in [true, false] {
             eventually("no handle hosts", async || home.find().unwrap().is_none()).await;
             match stale {
@@ -219,7 +219,7 @@ fn a_directory_may_be_as_deep_as_the_system_allows() {
             let keepers = [embedded(&home, STEADY).await, embedded(&home, STEADY).await];
             let guard = keepers[0].mutex("/locks/a").acquire().await.unwrap();
             assert!(keepers[1].mutex("/locks/a").try_acquire().await.is_err());
-            let endpoint = Home::new(&home).find().unwrap().unwrap();
+            let endpoint = ServerDir::new(&home).find().unwrap().unwrap();
             assert_eq!(pid(&endpoint).await, std::process::id());
             let other = Lockkeeper::connect(&endpoint.connect_string()).await.unwrap();
             assert_eq!(other.admin().list("/locks").await.unwrap().len(), 1);
@@ -305,7 +305,7 @@ fn this_users_own_server_is_where_the_settings_say() {
     host.args(["embedded::host", "--exact"]).env(HOST, BLOCKING).env("LOCKKEEPER_CONFIG", &config);
     host.env_remove("LOCKKEEPER_STATE_DIR").env("HOME", dir.path()).stdin(Stdio::null()).stdout(Stdio::null());
     let mut host = host.spawn().unwrap();
-    let found = || Home::new(&state).find().is_ok_and(|found| found.is_some());
+    let found = || ServerDir::new(&state).find().is_ok_and(|found| found.is_some());
     block_on(eventually("the child hosts there", async || found() || host.try_wait().unwrap().is_some()));
     let hosted = found();
     host.kill().unwrap();
@@ -321,7 +321,7 @@ fn a_hold_outlives_the_killed_process_that_hosts_its_server() {
     host.args(["embedded::host", "--exact"]).env(HOST, "1").env("LOCKKEEPER_STATE_DIR", dir.path());
     host.stdin(Stdio::null()).stdout(Stdio::null());
     let mut host = host.spawn().unwrap();
-    let home = Home::new(dir.path());
+    let home = ServerDir::new(dir.path());
     block_on(async {
         eventually("the child hosts", async || home.find().is_ok_and(|found| found.is_some())).await;
         let endpoint = home.find().unwrap().expect("the child hosts");
@@ -398,7 +398,7 @@ fn killed_hosts_lose_no_update_of_others() {
     };
     let number = || std::fs::read_to_string(dir.path().join("number")).unwrap().parse::<u64>().unwrap();
     let mut children: Vec<Child> = (0..4).map(|_| spawn()).collect();
-    let home = Home::new(dir.path().join("home"));
+    let home = ServerDir::new(dir.path().join("home"));
     block_on(async {
         for _ in 0..KILLS {
             let before = number();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper::embedded::Home;
+use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::Error;
 use lockkeeper::{Guard, Holding, Lockkeeper, NodeFormat, blocking};
 use lockkeeper_helix::HelixLock;
@@ -208,7 +208,7 @@ fn a_process_that_ends_right_after_the_drop_of_its_guard_leaves_no_lock() {
 fn a_process_that_ends_right_after_the_drop_leaves_no_lock_on_an_embedded_server_of_another_process() {
     block_on(async {
         let dir = tempfile::tempdir().unwrap();
-        let hosted = Home::new(dir.path()).host().await.unwrap();
+        let hosted = ServerDir::new(dir.path()).host().await.unwrap();
         with_keeper(hosted.endpoint().connect_string(), leaves_nothing).await;
         hosted.shutdown().await.unwrap();
     });

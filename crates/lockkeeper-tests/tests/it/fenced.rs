@@ -312,7 +312,7 @@ async fn a_dropped_fenced_write_changes_nothing_in_the_next_use_of_a_kept_lock(w
     assert!(next.token() > token);
     assert_eq!(read(world, &path).await, ("of the first use".to_owned(), 1));
     next.release().await.unwrap();
-    lock.give_up().await.unwrap();
+    lock.release_kept().await.unwrap();
 }
 
 /// The write may still be on its way, and only the delete of the hold's node ends that.
@@ -358,7 +358,7 @@ async fn behind_a_fenced_write_of_unknown_result_a_kept_lock_is_acquired_again(w
     let next = lock.acquire().await.unwrap();
     assert!(next.token() > token, "used again while a write of the use before may take effect");
     next.release().await.unwrap();
-    lock.give_up().await.unwrap();
+    lock.release_kept().await.unwrap();
 }
 
 /// The record fences after the owner's own writes of it, after a requestor's write, and after other clients used the parent

@@ -168,7 +168,7 @@ fn each_use_of_a_kept_hold_is_a_span() {
             let ends: Vec<_> = spans.named("lock.hold").iter().map(|hold| hold.end().1).collect();
             assert_eq!(ends, vec![true; uses]);
         }
-        mutex.give_up().await.unwrap();
+        mutex.release_kept().await.unwrap();
     });
 }
 

@@ -76,7 +76,7 @@ impl fmt::Display for HoldState {
 ///   [`DistributedLock`](crate::DistributedLock). While two writes of a handle have no answer, further deletes wait for one. Call
 ///   [`Holding::release`] or [`Lockkeeper::close`](crate::Lockkeeper::close).
 /// - After the drop of a lock that the process [keeps](crate::Mutex::keep), which stays held: call
-///   [`Mutex::give_up`](crate::Mutex::give_up).
+///   [`Mutex::release_kept`](crate::Mutex::release_kept).
 ///
 /// # Forks
 ///
@@ -91,13 +91,13 @@ struct Parts {
     hold: Arc<Hold>,
     requests: mpsc::UnboundedSender<HoldRequest>,
     /// If this is one of several uses of the hold: it ends in place of the hold.
-    part: Option<Box<dyn Use>>,
+    part: Option<Box<dyn UseOfKept>>,
     /// The span of the time that this guard has, if a program subscribes to it.
     span: OnceLock<Arc<HoldSpan>>,
 }
 
 /// One of several uses of a hold in this process. Dropping it ends it.
-pub(crate) trait Use: Send + Sync {
+pub(crate) trait UseOfKept: Send + Sync {
     /// Ends it. Returns the hold if the hold is to be released now.
     fn end(&mut self) -> Option<Holding>;
 }
@@ -118,7 +118,7 @@ impl Holding {
     }
 
     /// The guard of one of several uses of this hold.
-    pub(crate) fn with_use(&self, part: Box<dyn Use>) -> Self {
+    pub(crate) fn with_use(&self, part: Box<dyn UseOfKept>) -> Self {
         let (hold, requests) = (self.parts.hold.clone(), self.parts.requests.clone());
         Self::of(Parts { hold, requests, part: Some(part), span: OnceLock::new() })
     }

@@ -303,10 +303,10 @@ impl Builder {
     /// As [`Lockkeeper::embedded`].
     #[cfg(feature = "embedded")]
     pub async fn embedded(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
-        self.embedded_with(crate::embedded::Home::new(dir), crate::embedded::StartMode::InProcess).await
+        self.embedded_with(crate::embedded::ServerDir::new(dir), crate::embedded::StartMode::InProcess).await
     }
 
-    /// Uses the embedded server of a [`Home`](crate::embedded::Home); `hosting` says what to do when no server runs there. It
+    /// Uses the embedded server of a [`ServerDir`](crate::embedded::ServerDir); `hosting` says what to do when no server runs there. It
     /// applies before the first session and each time that the connection is lost.
     ///
     /// # Cancel safety
@@ -319,7 +319,7 @@ impl Builder {
     #[cfg(feature = "embedded")]
     pub async fn embedded_with(
         self,
-        home: crate::embedded::Home,
+        home: crate::embedded::ServerDir,
         hosting: crate::embedded::StartMode,
     ) -> Result<Lockkeeper, ConnectError> {
         self.embedded_at(home, hosting, None).await
@@ -337,7 +337,7 @@ impl Builder {
     #[cfg(feature = "embedded")]
     pub async fn embedded_at(
         self,
-        home: crate::embedded::Home,
+        home: crate::embedded::ServerDir,
         hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {
@@ -357,7 +357,7 @@ impl Builder {
     #[cfg(feature = "embedded")]
     #[track_caller]
     pub fn embedded_blocking(self, dir: impl Into<std::path::PathBuf>) -> Result<Lockkeeper, ConnectError> {
-        self.embedded_with_blocking(crate::embedded::Home::new(dir), crate::embedded::StartMode::InProcess)
+        self.embedded_with_blocking(crate::embedded::ServerDir::new(dir), crate::embedded::StartMode::InProcess)
     }
 
     /// Does what [`Builder::embedded_with`] does, and blocks this thread until it is done, for programs without async.
@@ -373,7 +373,7 @@ impl Builder {
     #[track_caller]
     pub fn embedded_with_blocking(
         self,
-        home: crate::embedded::Home,
+        home: crate::embedded::ServerDir,
         hosting: crate::embedded::StartMode,
     ) -> Result<Lockkeeper, ConnectError> {
         self.unopened_at(home, hosting, None)?.opened_blocking()
@@ -383,7 +383,7 @@ impl Builder {
     #[cfg(feature = "embedded")]
     fn unopened_at(
         self,
-        home: crate::embedded::Home,
+        home: crate::embedded::ServerDir,
         hosting: crate::embedded::StartMode,
         found: Option<crate::embedded::Endpoint>,
     ) -> Result<Lockkeeper, ConnectError> {

@@ -20,15 +20,15 @@ use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::on_lost::OnLost;
 use crate::hold::spans::WaitRef;
-use crate::hold::{HoldOptions, account};
+use crate::hold::{HoldOptions, telemetry};
 use crate::keeper::Lockkeeper;
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
 use crate::meters::Meter;
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
+use crate::queue::kept::{KeptHold, Limits};
 use crate::queue::requeue::{Rejoin, Requeue, Requeued};
-use crate::queue::uses::{Limits, Uses};
 use lockkeeper_session::CancellationToken;
 use lockkeeper_session::ensemble::Ensemble;
 use lockkeeper_session::latest;
@@ -182,7 +182,7 @@ struct CallOptions {
     /// The runtime in which the caller awaits it.
     runtime: Option<Handle>,
     /// Whose hold it uses, if that has several uses in this process.
-    uses: Option<Arc<Uses>>,
+    uses: Option<Arc<KeptHold>>,
     /// Set to whether the attempt is known to wait for other contenders, if somebody must know.
     waits: Option<Arc<latest::Sender<bool>>>,
 }
@@ -228,7 +228,7 @@ impl<G> Acquire<G> {
     }
 
     /// The same request for a use of a hold that has several, if `uses` are given.
-    pub(crate) fn among(mut self, uses: Option<Arc<Uses>>) -> Self {
+    pub(crate) fn among(mut self, uses: Option<Arc<KeptHold>>) -> Self {
         self.call.terms.uses = uses;
         self
     }
@@ -633,7 +633,7 @@ impl CallOptions {
     }
 
     /// Gets a use of a hold that has several.
-    fn share(mut self, uses: &Arc<Uses>, kind: Kind, started: Instant, caller: AcquireReply) {
+    fn share(mut self, uses: &Arc<KeptHold>, kind: Kind, started: Instant, caller: AcquireReply) {
         self.holds.clear();
         self.traceparent = None;
         let (path, once, deadline) = (kind.path.to_string(), self.once, self.deadline(started));
@@ -799,9 +799,9 @@ impl<G: 'static> IntoFuture for Acquire<G> {
         // Start here, not at the first poll: requests are sent in the order in which they are awaited or joined.
         let guard = self.guard;
         // A request that names no lock has no mode, and is refused before it counts as one.
-        let call = self.call.kind.as_ref().ok().map(|kind| account::Call::begin(kind.path.to_string(), self.meter()));
+        let call = self.call.kind.as_ref().ok().map(|kind| telemetry::Call::begin(kind.path.to_string(), self.meter()));
         let mut request = self.call;
-        request.terms.span = call.as_ref().map(account::Call::span).unwrap_or_default();
+        request.terms.span = call.as_ref().map(telemetry::Call::span).unwrap_or_default();
         let outcome = request.start().map(|reply| reply.unwrap_or(Err(SessionError::Closed.into())));
         let report = move |outcome: Result<Holding, AcquireError>| {
             let outcome = match call {

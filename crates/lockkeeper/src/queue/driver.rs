@@ -235,7 +235,7 @@ impl Driver {
                     pending.check = Some(self.operations().start(check));
                 }
                 Command::Watch { name, kind: WatchKind::Blocker } if self.local.hears_of(&self.contender, &name) => {
-                    self.contender.handle(Event::Neighbour);
+                    self.contender.handle(Event::BlockerIsLocal);
                 }
                 Command::Enter { prefix, limit, alone, beside } => {
                     let alone = self.local.enter(alone);

@@ -233,7 +233,7 @@ mod tests {
         waiter.report(&second);
         assert_eq!(waiter.signal().now_or_never(), None);
         assert_eq!(queues.queues()["/lock"].wakers.len(), 1);
-        second.handle(Event::Neighbour);
+        second.handle(Event::BlockerIsLocal);
         second.handle(Event::Leave);
         while !matches!(second.next_command(), Some(Command::Delete { .. })) {
             second.handle(Event::Watched(Err(lockkeeper_core::Failure::ConnectionLoss)));

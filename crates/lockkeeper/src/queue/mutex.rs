@@ -8,7 +8,7 @@ use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::queue::uses::Uses;
+use crate::queue::kept::KeptHold;
 
 /// An exclusive lock: one holder at a time, first come, first served.
 ///
@@ -37,7 +37,7 @@ pub struct Mutex {
     /// Refuse to queue where contenders are beside the path.
     looks_beside: bool,
     /// The hold that this process keeps between two uses, if it does.
-    kept: Option<Arc<Uses>>,
+    kept: Option<Arc<KeptHold>>,
 }
 
 impl Mutex {
@@ -52,7 +52,7 @@ impl Mutex {
     pub fn node_format(mut self, node_format: NodeFormat) -> Self {
         self.node_format = node_format;
         // What is kept in another node format is another lock.
-        self.kept = self.kept.map(|_| Uses::keep(&self.keeper));
+        self.kept = self.kept.map(|_| KeptHold::keep(&self.keeper));
         self
     }
 
@@ -143,7 +143,7 @@ impl Mutex {
     /// # }
     /// ```
     pub fn keep(&self) -> Mutex {
-        Mutex { kept: Some(Uses::keep(&self.keeper)), ..self.clone() }
+        Mutex { kept: Some(KeptHold::keep(&self.keeper)), ..self.clone() }
     }
 
     /// Returns whether the lock is [kept](Mutex::keep) and not in use: the next use takes it without a round trip. No round trip.
@@ -165,9 +165,9 @@ impl Mutex {
     /// # Errors
     ///
     /// As [`Holding::release`](crate::Holding::release).
-    pub async fn give_up(&self) -> Result<(), ReleaseError> {
+    pub async fn release_kept(&self) -> Result<(), ReleaseError> {
         match &self.kept {
-            Some(kept) => kept.give_up().await,
+            Some(kept) => kept.release_kept().await,
             None => Ok(()),
         }
     }

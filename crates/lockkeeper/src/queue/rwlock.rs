@@ -9,7 +9,7 @@ use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
 use crate::keeper::Lockkeeper;
 use crate::queue::acquire::{Acquire, Kind};
-use crate::queue::uses::Uses;
+use crate::queue::kept::KeptHold;
 
 /// A lock that several readers can hold together, or one writer alone; first come, first served.
 ///
@@ -99,7 +99,7 @@ pub struct Access<G> {
     kind: Result<Kind, PathError>,
     guard: fn(Holding) -> G,
     /// The hold that readers of this process share, if they do.
-    shared: Option<Arc<Uses>>,
+    shared: Option<Arc<KeptHold>>,
 }
 
 // A derived one would be for guards that can be cloned.
@@ -151,7 +151,7 @@ impl Access<Guard> {
     /// # }
     /// ```
     pub fn share(&self) -> Access<Guard> {
-        Access { shared: Some(Uses::share(&self.keeper)), ..self.clone() }
+        Access { shared: Some(KeptHold::share(&self.keeper)), ..self.clone() }
     }
 }
 

@@ -63,7 +63,7 @@ async fn a_kept_lock_is_taken_again_without_a_request(world: &World) {
         assert_eq!(after.delivered.of(op), before.delivered.of(op), "{op:?}");
     }
     assert!(lock.is_kept());
-    lock.give_up().await.unwrap();
+    lock.release_kept().await.unwrap();
     assert!(!lock.is_kept());
     world.queued(0).await;
     let next = lock.acquire().await.unwrap();
@@ -374,12 +374,12 @@ async fn a_use_of_a_kept_lock_is_an_ordinary_guard(world: &World) {
     let holders = keeper.admin().show(&world.lock()).await.unwrap().holders;
     assert_eq!(holders[0].message.as_deref(), Some("nightly"));
     assert_eq!(lock.acquire().await.unwrap().node(), node);
-    lock.give_up().await.unwrap();
+    lock.release_kept().await.unwrap();
     world.queued(0).await;
     // An ordinary lock is kept by nobody.
     let ordinary = world.mutex(&keeper);
     let guard = ordinary.acquire().await.unwrap();
-    ordinary.give_up().await.unwrap();
+    ordinary.release_kept().await.unwrap();
     assert!(guard.is_held() && !ordinary.is_kept());
     guard.release().await.unwrap();
     world.queued(0).await;

@@ -81,7 +81,7 @@ async fn every_kind_reports_its_calls_and_holds(world: &World) {
         kept.acquire().metrics_group(&group).await.unwrap().release().await.unwrap();
     }
     assert_eq!(granted("exclusive").len(), 3);
-    kept.give_up().await.unwrap();
+    kept.release_kept().await.unwrap();
     values(&exporter, &group, "lockkeeper_hold_seconds", "mode=exclusive", 2).await;
     let shared = keeper.rwlock(world.path("shared")).read().share();
     let reader = || shared.acquire().metrics_group(&group);

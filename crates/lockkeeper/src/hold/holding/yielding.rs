@@ -3,8 +3,8 @@
 use tokio::sync::oneshot;
 
 use crate::error::{AcquireError, SessionError};
-use crate::hold::account::Call;
 use crate::hold::holding::Holding;
+use crate::hold::telemetry::Call;
 use crate::hold::{HoldRequest, YieldRequest};
 
 impl Holding {

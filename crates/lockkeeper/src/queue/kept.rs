@@ -17,7 +17,7 @@ use tokio::time::Instant;
 
 use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::AcquireReply;
-use crate::hold::holding::{Holding, Use};
+use crate::hold::holding::{Holding, UseOfKept};
 use crate::keeper::Lockkeeper;
 use lockkeeper_session::CancellationToken;
 use lockkeeper_session::ensemble::{Fired, Watcher};
@@ -34,7 +34,7 @@ enum Policy {
 }
 
 /// A hold for several uses, and the calls that wait for a use.
-pub(crate) struct Uses {
+pub(crate) struct KeptHold {
     keeper: Lockkeeper,
     policy: Policy,
     state: Mutex<State>,
@@ -46,7 +46,7 @@ struct State {
     hold: Option<Arc<Holding>>,
     /// Resolves when the queue has changed since a listing showed nothing but readers. `None` if it may have changed.
     only_readers: Option<Watcher>,
-    /// A call or a use has the [`Turn`].
+    /// A call or a use has the [`Renewal`].
     is_taken: bool,
     /// The shared attempt is known to wait for other contenders.
     waits: bool,
@@ -58,14 +58,14 @@ struct State {
 struct Waiting {
     /// It does not wait for other contenders.
     once: bool,
-    call: oneshot::Sender<Served>,
+    call: oneshot::Sender<Answer>,
 }
 
 /// What a call gets that has waited.
-enum Served {
+enum Answer {
     Use(Holding),
     /// It finds or acquires the hold.
-    Turn(Turn),
+    Renewal(Renewal),
     /// The shared attempt waits for other contenders, and the call does not.
     Held,
     /// No call of this process gets a session.
@@ -92,7 +92,7 @@ pub(crate) struct Limits {
     pub(crate) cancel: Option<CancellationToken>,
 }
 
-impl Uses {
+impl KeptHold {
     pub(crate) fn keep(keeper: &Lockkeeper) -> Arc<Self> {
         Self::new(keeper, Policy::Keep)
     }
@@ -102,7 +102,7 @@ impl Uses {
     }
 
     fn new(keeper: &Lockkeeper, policy: Policy) -> Arc<Self> {
-        Arc::new(Uses { keeper: keeper.clone(), policy, state: Mutex::default() })
+        Arc::new(KeptHold { keeper: keeper.clone(), policy, state: Mutex::default() })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -153,7 +153,7 @@ impl Uses {
         }
         let hold = state.hold.clone().filter(|hold| self.is_usable(hold))?;
         state.is_taken |= self.keeps();
-        let turn = self.keeps().then(|| Turn { uses: self.clone(), attempt: None });
+        let turn = self.keeps().then(|| Renewal { uses: self.clone(), attempt: None });
         Some(self.use_of(hold, turn))
     }
 
@@ -164,7 +164,7 @@ impl Uses {
         backed && hold.revocation_requested().is_none() && !(self.keeps() && hold.hold().may_still_write())
     }
 
-    fn use_of(self: &Arc<Self>, hold: Arc<Holding>, turn: Option<Turn>) -> Holding {
+    fn use_of(self: &Arc<Self>, hold: Arc<Holding>, turn: Option<Renewal>) -> Holding {
         if self.keeps() {
             hold.hold().attend_again();
         }
@@ -173,7 +173,7 @@ impl Uses {
     }
 
     /// Waits for a use or the turn, behind the calls that came before.
-    fn line_up(self: &Arc<Self>, state: &mut State, once: bool) -> oneshot::Receiver<Served> {
+    fn line_up(self: &Arc<Self>, state: &mut State, once: bool) -> oneshot::Receiver<Answer> {
         let (call, served) = oneshot::channel();
         if state.is_taken {
             if state.waiting.len() == state.waiting.capacity() {
@@ -183,7 +183,7 @@ impl Uses {
             state.waiting.push_back(Waiting { once, call });
         } else {
             state.is_taken = true;
-            _ = call.send(Served::Turn(Turn { uses: self.clone(), attempt: None }));
+            _ = call.send(Answer::Renewal(Renewal { uses: self.clone(), attempt: None }));
         }
         served
     }
@@ -196,7 +196,7 @@ impl Uses {
             let (tries, others) =
                 std::mem::take(&mut state.waiting).into_iter().partition::<VecDeque<_>, _>(|it| it.once);
             state.waiting = others;
-            tries.into_iter().for_each(|tried| _ = tried.call.send(Served::Held));
+            tries.into_iter().for_each(|tried| _ = tried.call.send(Answer::Held));
         }
     }
 
@@ -205,7 +205,7 @@ impl Uses {
         self: Arc<Self>,
         limits: Limits,
         node_format: NodeFormat,
-        served: oneshot::Receiver<Served>,
+        served: oneshot::Receiver<Answer>,
         mut caller: AcquireReply,
         begin: impl FnOnce(Reply) + Send,
     ) {
@@ -218,11 +218,11 @@ impl Uses {
             }
         });
         let find = async {
-            match served.await.unwrap_or(Served::Failed(SessionError::Closed)) {
-                Served::Use(used) => Ok(Ok(used)),
-                Served::Held => Ok(Err(held(&path))),
-                Served::Failed(error) => Ok(Err(error.into())),
-                Served::Turn(turn) => match turn.present(node_format).await {
+            match served.await.unwrap_or(Answer::Failed(SessionError::Closed)) {
+                Answer::Use(used) => Ok(Ok(used)),
+                Answer::Held => Ok(Err(held(&path))),
+                Answer::Failed(error) => Ok(Err(error.into())),
+                Answer::Renewal(turn) => match turn.present(node_format).await {
                     Some((hold, only_readers)) => Ok(Ok(turn.settle(hold, only_readers))),
                     None => Err(turn),
                 },
@@ -335,7 +335,7 @@ impl Uses {
     }
 
     /// Releases a kept hold after the uses that were requested before.
-    pub(crate) async fn give_up(self: &Arc<Self>) -> Result<(), ReleaseError> {
+    pub(crate) async fn release_kept(self: &Arc<Self>) -> Result<(), ReleaseError> {
         if self.keeper.sessions().check_process().is_err() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
@@ -353,21 +353,24 @@ fn held(path: &str) -> AcquireError {
     AcquireError::Held { path: path.to_owned(), holder: None, ahead: None }
 }
 
-impl fmt::Debug for Uses {
+impl fmt::Debug for KeptHold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Uses").field("policy", &self.policy).field("is_kept", &self.is_kept()).finish_non_exhaustive()
+        f.debug_struct("KeptHold")
+            .field("policy", &self.policy)
+            .field("is_kept", &self.is_kept())
+            .finish_non_exhaustive()
     }
 }
 
 /// The right to find or acquire the hold, which one call at a time has. With a hold that is kept, its use has it. Dropping it
 /// passes it on.
-struct Turn {
-    uses: Arc<Uses>,
+struct Renewal {
+    uses: Arc<KeptHold>,
     /// The shared attempt, which the next call continues when this one leaves.
     attempt: Option<Attempt>,
 }
 
-impl Turn {
+impl Renewal {
     /// Finds the hold, unless an attempt is under way.
     async fn present(&self, node_format: NodeFormat) -> Option<(Arc<Holding>, Option<Watcher>)> {
         if self.attempt.is_some() { None } else { self.uses.present(node_format).await }
@@ -410,7 +413,7 @@ impl Turn {
                 if let (true, AcquireError::Session(error)) = (is_shared, &error) {
                     // It has no limits of a call, so the next one would only meet the same.
                     let waiting = std::mem::take(&mut self.uses.state().waiting);
-                    waiting.into_iter().for_each(|waiting| _ = waiting.call.send(Served::Failed(error.clone())));
+                    waiting.into_iter().for_each(|waiting| _ = waiting.call.send(Answer::Failed(error.clone())));
                 }
                 return Some(Err(error));
             }
@@ -437,13 +440,13 @@ impl Turn {
         drop(state);
         for (waiting, used) in served {
             // The use of a call that has gone ends here.
-            _ = waiting.call.send(Served::Use(used));
+            _ = waiting.call.send(Answer::Use(used));
         }
         used
     }
 }
 
-impl Drop for Turn {
+impl Drop for Renewal {
     fn drop(&mut self) {
         let next = {
             let mut state = self.uses.state();
@@ -454,21 +457,21 @@ impl Drop for Turn {
         };
         if let Some(next) = next {
             // If that call goes meanwhile, the turn is dropped with it, and passes on.
-            _ = next.call.send(Served::Turn(Turn { uses: self.uses.clone(), attempt: self.attempt.take() }));
+            _ = next.call.send(Answer::Renewal(Renewal { uses: self.uses.clone(), attempt: self.attempt.take() }));
         }
     }
 }
 
 /// One use of the hold.
 struct Part {
-    uses: Arc<Uses>,
+    uses: Arc<KeptHold>,
     /// `None` once it has ended.
     hold: Option<Arc<Holding>>,
     /// Passes on after the use.
-    _turn: Option<Turn>,
+    _turn: Option<Renewal>,
 }
 
-impl Use for Part {
+impl UseOfKept for Part {
     fn end(&mut self) -> Option<Holding> {
         let hold = self.hold.take()?;
         if self.uses.keeps() {
