@@ -34,7 +34,7 @@ fn wait_is_the_time_limit_of_a_leased_lock() {
     let home = Home::with_servers(&served.address);
     let mut first = home.spawn("a", &["--lease", "10m", "--priority", "3"], "echo up; cat");
     assert_eq!(first.line(), "up");
-    let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--wait", "300ms", "--", "true"]));
+    let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"]));
     assert!(code == Some(75) && text.contains("waited ") && text.contains("/locks/a"), "{text}");
     let mut next = home.spawn("a", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
     // The waiter has opened its session before the owner ends, or comes to a free lock: both must get it.
