@@ -370,7 +370,9 @@ impl Contender {
         if self.flight.is_some() && !self.exit.session_over {
             return None;
         }
-        self.change_class();
+        if self.terms.has_classes() {
+            self.change_class();
+        }
         let command = if self.exit.session_over {
             Some(Command::End(End::SessionOver))
         } else if self.exit.stuck {
@@ -411,20 +413,24 @@ impl Contender {
         Command::Enter { prefix, limit, alone, beside: self.beside.due }
     }
 
-    /// The next command with an own node: the first rule that has one.
+    /// The next command with an own node: the first rule that has one. The rules of classes are asked only where there are classes.
     fn advance(&mut self, own: &str, czxid: Zxid) -> Option<Command> {
         self.hand_over(own, czxid)
             .or_else(|| self.report())
-            .or_else(|| self.give_up_marker(own))
+            .or_else(|| self.with_classes(|this| this.give_up_marker(own)))
             .or_else(|| self.look())
-            .or_else(|| self.take_holder_marker(own))
+            .or_else(|| self.with_classes(|this| this.take_holder_marker(own)))
             .or_else(|| self.wait_for_the_abandoned())
             .or_else(|| self.watch_blocker())
             .or_else(|| self.watch_own(own))
-            .or_else(|| self.watch_holder_marker())
-            .or_else(|| self.look_out())
+            .or_else(|| self.with_classes(|this| this.watch_holder_marker().or_else(|| this.look_out())))
             .or_else(|| self.write_record(own))
             .or_else(|| self.downgrade(own))
+    }
+
+    /// The command of a rule about the holder marker, or about making way.
+    fn with_classes(&mut self, rule: impl FnOnce(&mut Self) -> Option<Command>) -> Option<Command> {
+        if self.terms.has_classes() { rule(self) } else { None }
     }
 
     /// Hands the lock or the upgrade to the caller. A grant that no listing shows first waits for the watch on the own node.

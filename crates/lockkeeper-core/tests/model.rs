@@ -22,12 +22,12 @@ mod dated;
 mod delays;
 #[path = "model/holders.rs"]
 mod holders;
+#[path = "model/locals.rs"]
+mod locals;
 #[path = "model/looks.rs"]
 mod looks;
 #[path = "model/mistake.rs"]
 mod mistake;
-#[path = "model/locals.rs"]
-mod locals;
 #[path = "model/plain.rs"]
 mod plain;
 #[path = "model/replays.rs"]

@@ -62,7 +62,7 @@ impl Abandoned {
 impl Contender {
     /// Counts the delays, and deletes the tombstone that blocks this contender when its delay is over.
     pub(super) fn wait_for_the_abandoned(&mut self) -> Option<Command> {
-        if !self.waits() {
+        if self.abandoned.0.is_empty() || !self.waits() {
             return None;
         }
         if let Some(count) = self.abandoned.count_next() {

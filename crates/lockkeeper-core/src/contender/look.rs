@@ -45,6 +45,9 @@ impl Contender {
     /// Looks at the first of the queue: once at each, and again before the deadline, unless this contender waits for the end of
     /// that node, which then is still the first. A try looks with a command of its own, before it leaves.
     pub(super) fn look_at_first(&mut self) -> Option<Command> {
+        if !self.looks.due && !self.looks.again {
+            return None;
+        }
         let again = std::mem::take(&mut self.looks.again) && !self.looks.sent;
         if self.hold.is_granted() || self.exit.is_leaving() || self.exit.session_over || self.terms.once {
             return None;

@@ -33,6 +33,9 @@ impl Contender {
     /// The check, or its answer. It runs beside any other command. Once the contender leaves, nothing is checked: behind the
     /// delete, the check would find no node. While a downgrade is under way, it is unknown which node it would find.
     pub(super) fn prove_hold(&mut self) -> Option<Command> {
+        if self.proof == Proof::None {
+            return None;
+        }
         let moves = matches!(self.change.downgrade, DowngradeStage::Doubtful | DowngradeStage::Adopt);
         match self.proof {
             _ if !self.holds() => None,

@@ -79,7 +79,7 @@ impl Contender {
         if self.record.report_revocation() {
             return Some(Command::Revoke);
         }
-        if let Some(contended) = self.report_contended() {
+        if let Some(contended) = self.with_classes(Self::report_contended) {
             return Some(contended);
         }
         if let (DowngradeStage::Done, Some(name)) = (self.change.downgrade, self.node()) {

@@ -83,6 +83,11 @@ impl AttemptTerms {
         Tombstone { id: self.id, mode, delay: self.delay? }.name()
     }
 
+    /// Whether its queue has classes, and with them a holder marker and holds that make way.
+    pub(super) fn has_classes(&self) -> bool {
+        self.discipline.holder_marker().is_some()
+    }
+
     /// The name of the holder marker, by an attempt that takes it.
     pub(super) fn holder_marker(&self) -> String {
         self.discipline.holder_marker().expect("only a discipline with a holder marker says to take it").to_owned()

@@ -25,6 +25,7 @@ impl OwnTombstone {
 impl Contender {
     /// Creates the tombstone before a hold begins.
     pub(super) fn make_tombstone(&mut self, own: &str) -> Option<Command> {
+        self.terms.delay?;
         if let OwnTombstone::Stands(_) = self.tombstone {
             return None;
         }
