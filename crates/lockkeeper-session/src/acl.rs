@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-/// The access list of a lock's own nodes: the lock's path and everything below it. A leased lock and a lock of
-/// `NodeFormat::Numbered` keep their nodes in the parent of the path, so it counts as their own,
+/// The access list of the nodes that a session creates. Of a lock, these are the lock's path and everything below it. A leased lock
+/// and a lock of `NodeFormat::Numbered` keep their nodes in the parent of the path, so it counts as their own,
 /// unless it is `/locks`, or exists already: a node that leads to locks further down was created as a shared one.
 ///
-/// All other nodes above a lock, and those at and below `/lockkeeper`, are shared by all clients. Clients that this list does not
-/// name may create, delete, read and write there too, so that a private lock does not keep others from their own locks. In
-/// `/lockkeeper` itself, they may only create and read. `Admin::set_up` gives the shared nodes other
-/// lists.
+/// Nodes of the kinds [`NodeKind::Shared`](crate::ensemble::NodeKind::Shared) and
+/// [`NodeKind::SharedContainer`](crate::ensemble::NodeKind::SharedContainer), such as the parents that
+/// [`make_path`](crate::ensemble::make_path) creates, and those at and below `/lockkeeper`, are shared by all clients. Clients that this
+/// list does not name may create, delete, read and write there too, so that a private lock does not keep others from their own locks. In
+/// `/lockkeeper` itself, they may only create and read. `Admin::set_up` of `lockkeeper` gives the shared nodes other lists.
 ///
 /// The rights to a *parent* decide who may delete a node. The right to write to the node itself decides who may request
 /// its release. So every client that may contend may also break. A list that lets other clients read a lock does not
@@ -26,11 +27,10 @@ pub enum LockAcl {
     /// Every client may do anything. Most recipes do this, and it works on a new server.
     #[default]
     Open,
-    /// Clients with the same credential may do anything; other clients may read. Needs
-    /// `Builder::credential`, a client certificate (`Builder::tls`), or an embedded server.
+    /// Clients with the same credential may do anything; other clients may read. Needs a credential
+    /// ([`Options::credentials`](crate::Options::credentials), `Builder::credential`), a client certificate, or an embedded server.
     Visible,
-    /// Clients with the same credential may do anything; other clients nothing. Needs
-    /// `Builder::credential`, a client certificate (`Builder::tls`), or an embedded server.
+    /// Clients with the same credential may do anything; other clients nothing. Needs what [`LockAcl::Visible`] needs.
     Private,
     /// These clients may do this. It is read from text, as the settings and the command do:
     ///

@@ -1,16 +1,15 @@
 //! A token that ends calls, or that says that a hold is lost.
 
-/// Ends calls that were given it, such as `Acquire::cancel_on`, or says that a lock is lost
-/// (`Holding::cancelled_when_lost`). All clones are one token.
+/// Ends the calls that were given it, or says that something has ended: a session ([`Session::closing`](crate::Session::closing)), a
+/// hold. All clones are one token.
 ///
 /// It has the calls of the token of the crate `tokio-util`, and is another type, so that this crate does not depend on the version of
-/// that one. A program that stops by such a token, or by a signal, ends the call itself, by dropping its future:
+/// that one. A program that stops by such a token, or by a signal, drops the call itself:
 ///
 /// ```
-/// # use lockkeeper_session::Sessions;
-/// # async fn example(sessions: Sessions, stop: tokio_util::sync::CancellationToken) {
+/// # async fn example(sessions: lockkeeper_session::Sessions, stop: tokio_util::sync::CancellationToken) {
 /// match stop.run_until_cancelled(sessions.open()).await {
-///     Some(Ok((session, _))) => println!("{}", session.id()),
+///     Some(Ok((session, _))) => println!("session {}", session.id()),
 ///     Some(Err(error)) => println!("{error}"),
 ///     None => println!("asked to stop"),
 /// }

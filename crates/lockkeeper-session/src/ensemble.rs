@@ -1,14 +1,17 @@
-//! The operations that the library needs from an ensemble, independent of how they travel.
+//! The operations of a session on an ensemble, independent of how they travel.
 //!
-//! This is the one boundary between what stands on a session and the network. `zookeeper.rs` implements it with
-//! the crate `lockkeeper-client`, over TCP or over the simulator's links.
+//! This is the one boundary between what stands on a session and the network. It is implemented with the crate `lockkeeper-client`, over
+//! TCP or over the simulator's links.
 //!
-//! An implementation must guarantee the following, because the protocol depends on it. Operations of one session take effect in
-//! the order in which their futures were *first polled*. Only sequential creates, deletes and lists may pass each other,
-//! because they leave together. A list shows each create and delete that was polled before it. Two creates below one node have
-//! different transactions. Reads of one session never go back in time. A watch event is delivered before the reply to any read
-//! that shows the change. An operation that fails with [`OpError::ConnectionLoss`] may have happened; one that fails with any
-//! other error has not.
+//! A recipe, and Lockkeeper's locks, can rely on the following:
+//!
+//! - Operations of one session take effect in the order in which their futures were *first polled*. Only sequential creates, deletes and
+//!   lists may pass each other, because they leave together. A list shows each create and delete that was polled before it.
+//! - Two creates below one node have different transactions.
+//! - Reads of one session never go back in time. They may be stale: [`linearizable`] reads are not.
+//! - A watch event is delivered before the reply to any read that shows the change.
+//! - While the connection is lost, an operation waits until it is back or the session is over.
+//! - An operation that fails with [`OpError::ConnectionLoss`] may have happened; one that fails with any other error has not.
 
 pub(crate) mod each;
 pub(crate) mod paths;
@@ -35,10 +38,12 @@ use futures_util::stream::BoxStream;
 use lockkeeper_core::{Loss, SessionId, Ticks, Zxid};
 use tokio::sync::mpsc;
 
-/// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it.
+/// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it. Poll it on the thread of the
+/// sessions ([`Sessions::ask`](crate::Sessions::ask)), or in a tokio runtime with time.
 pub type Reply<T, F = OpError> = BoxFuture<'static, Result<T, F>>;
 
-/// Resolves once, with what happened to the watched node. Dropping it removes the watch.
+/// Resolves once, with what happened to the watched node. Survives lost connections: it reports what was changed meanwhile. Dropping it
+/// removes the watch.
 pub type Watcher = BoxFuture<'static, Fired>;
 
 /// The changes of a tree, as [`Ensemble::watch_tree`] reports them. It ends with the session. Dropping it removes the watch.
@@ -87,10 +92,10 @@ pub enum OpError {
     /// The node's data has another version.
     #[error("the node's data has another version")]
     BadVersion,
-    /// The connection was lost before the reply.
+    /// The connection was lost before the reply. The operation may have happened. [`until_answered`] repeats it.
     #[error("the connection was lost before the reply")]
     ConnectionLoss,
-    /// The session is over.
+    /// The session is over. Its ephemeral nodes are deleted, and every later operation fails in the same way.
     #[error("the session is over")]
     SessionOver,
     /// The server does not know the operation.
@@ -112,6 +117,16 @@ pub enum Fired {
     SessionOver,
 }
 
+impl Fired {
+    /// Returns what happened, or [`OpError::SessionOver`] if the session ended first.
+    pub fn in_session(self) -> Result<Fired, OpError> {
+        match self {
+            Fired::SessionOver => Err(OpError::SessionOver),
+            Fired::Gone | Fired::Changed => Ok(self),
+        }
+    }
+}
+
 /// The kind of node to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeKind {
@@ -119,13 +134,13 @@ pub enum NodeKind {
     EphemeralSequential,
     /// Ephemeral: deleted with its session.
     Ephemeral,
-    /// Deleted by the server some time after its last child.
+    /// Deleted by the server some time after its last child. Servers before ZooKeeper 3.5 do not know it.
     Container,
     /// Persistent.
     Persistent,
     /// Persistent, and nobody can change it where the server knows who created it: see [`Ensemble::proof`].
     Record,
-    /// As a container, and shared by all clients, whatever the list of the locks of its creator is.
+    /// As a container, and shared by all clients, whatever the access list of its creator's session is.
     SharedContainer,
     /// Persistent, and shared as [`NodeKind::SharedContainer`] is.
     Shared,
@@ -215,7 +230,7 @@ pub struct AclGrant {
     pub permissions: u8,
 }
 
-/// What the server knows about the user behind a record of the journal. Shown behind the name that the client claims.
+/// What the server knows about the user who created a [`NodeKind::Record`]. Shown behind the name that the client claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Proof {
@@ -321,7 +336,8 @@ pub struct TxnError {
 }
 
 impl OpError {
-    /// Returns the error of a call for a failed operation on this path.
+    /// Returns the error of a call for a failed operation on this path: [`SessionError::ConnectionLost`] after a lost connection or
+    /// session, otherwise [`SessionError::Refused`] with this error's text.
     pub fn on(self, path: &str) -> SessionError {
         let path = path.to_owned();
         match self {
@@ -352,57 +368,85 @@ pub fn zxid_of(done: &[Done]) -> Option<Zxid> {
     })
 }
 
-/// The path of the node that states the epoch as a decimal number, without a chroot. Without the node, the epoch is 0.
+/// The path of the node that states the epoch of fencing tokens as a decimal number, without a chroot. Without the node, the epoch is 0.
 pub const EPOCH_NODE: &str = "/lockkeeper/epoch";
 
 /// How many reads a call that reads many nodes has in flight at once.
 pub const READS_IN_FLIGHT: usize = 64;
 
-/// The operations of one session.
+/// The operations of one session. [`Sessions::ask`](crate::Sessions::ask) and [`Session::ensemble`](crate::Session::ensemble) return them.
+/// The [module](self) says in which order they take effect.
+///
+/// # Cost
+///
+/// One request and one round trip for each, if it says nothing else. [`create`](Self::create), [`delete`](Self::delete),
+/// [`write`](Self::write), [`transact`](Self::transact) and [`heartbeat`](Self::heartbeat) are also writes, which a majority of the servers
+/// stores.
+///
+/// # Cancel safety
+///
+/// Nothing is sent before the first poll. Dropping the reply later does not cancel the operation: a write may happen. A watch that a
+/// dropped read has set is removed.
+///
+/// # Errors
+///
+/// Each can fail with [`OpError::ConnectionLoss`], [`OpError::SessionOver`] and [`OpError::Refused`], for example because of an access list.
 pub trait Ensemble: Send + Sync + 'static {
-    /// The session's id.
+    /// Returns the session's id. Sends nothing.
     fn session(&self) -> SessionId;
-    /// Returns the age of the oldest request that was sent and not answered; zero without one, and without a connection.
+    /// Returns the age of the oldest request that was sent and not answered; zero without one, and without a connection. Sends nothing.
     fn unanswered_for(&self) -> Duration {
         Duration::ZERO
     }
-    /// Creates a node; the reply has its name, including the number of a sequential one.
+    /// Creates a node with the access list of the session; the reply has its name, including the number of a sequential one, and the
+    /// transaction.
+    ///
+    /// [`OpError::NodeExists`]; [`OpError::NoNode`] if the parent does not exist; [`OpError::Unsupported`] for a container on a server that
+    /// does not know it. The name of a sequential node is unknown after a lost reply.
     fn create(&self, path: &str, data: Vec<u8>, kind: NodeKind) -> Reply<(String, Zxid)>;
     /// Deletes a node; if a version is given, only if its data has it.
+    ///
+    /// [`OpError::NoNode`]; [`OpError::BadVersion`]; [`OpError::Refused`] if it has children.
     fn delete(&self, path: &str, version: Option<i32>) -> Reply<()>;
     /// Replaces a node's data; if a version is given, only if the data has it.
+    ///
+    /// [`OpError::NoNode`]; [`OpError::BadVersion`].
     fn write(&self, path: &str, data: Vec<u8>, version: Option<i32>) -> Reply<Written>;
     /// Does all of these steps or none, in one transaction, and returns what each did.
+    ///
+    /// [`TxnError`] names the first step that failed, with its error. Without a step, the transaction failed as a whole; after
+    /// [`OpError::ConnectionLoss`], it may have happened.
     fn transact(&self, steps: Vec<TxnStep>) -> Reply<Vec<Done>, TxnError>;
-    /// Lists a node's children.
+    /// Lists a node's children, in no order. [`OpError::NoNode`].
     fn list(&self, path: &str) -> Reply<Children>;
-    /// Lists the names of a node's children and watches for changes of the list.
+    /// Lists the names of a node's children, in no order, and watches for changes of the list and for the node's end. [`OpError::NoNode`];
+    /// no watch is left then.
     fn list_and_watch(&self, path: &str) -> Reply<(Vec<String>, Watcher)>;
-    /// Watches for the creation of a node; `None` if it exists.
+    /// Watches for the creation of a node; `None`, and no watch, if it exists. Its parents need not exist.
     fn watch_creation(&self, path: &str) -> Reply<Option<Watcher>>;
-    /// Reads a node.
+    /// Reads a node. [`OpError::NoNode`].
     fn read(&self, path: &str) -> Reply<Node>;
     /// Counts the children of a node; 0 if it does not exist. Needs no right.
     fn count(&self, path: &str) -> Reply<usize>;
     /// Reads a node, and a child of it behind it; `None` for a child that does not exist. One request, or two to servers before
     /// ZooKeeper 3.6.
     fn read_with_child(&self, path: &str, child: &str) -> Reply<(Node, Option<Node>)>;
-    /// Who created this [`NodeKind::Record`]. No request is sent to a server that does not know its clients' users.
+    /// Returns who created this [`NodeKind::Record`]. No request is sent to a server that does not know its clients' users.
     fn proof(&self, _path: &str) -> Reply<Proof> {
         std::future::ready(Ok(Proof::Unknown)).boxed()
     }
-    /// Reads a node and watches it. If the node does not exist, no watch is left.
+    /// Reads a node and watches it: its data and its end, not its children. [`OpError::NoNode`]; no watch is left then.
     fn read_and_watch(&self, path: &str) -> Reply<(Node, Watcher)>;
-    /// Whether the server may have followers or be one: unless it says that it is alone. `/zookeeper/config` lists the members of an
+    /// Returns whether the server may have followers or be one: unless it says that it is alone. `/zookeeper/config` lists the members of an
     /// ensemble; of a server that is alone, it exists and is empty.
     fn may_have_followers(&self) -> Reply<bool>;
     /// Reads the node that states the epoch of tokens, `/lockkeeper/epoch` outside any chroot, and watches it, also for
-    /// its creation.
+    /// its creation. Two requests if it exists.
     fn epoch(&self) -> Reply<(Option<Node>, Watcher)>;
     /// Writes the epoch if its node has this version; creates the node if no version is given.
     fn set_epoch(&self, data: Vec<u8>, version: Option<i32>) -> Reply<()>;
-    /// Creates a node that all clients share, or gives an existing one this list; without a list, a new one admits every client that
-    /// contends, and an existing one keeps its list. `None` for the epoch, if this client has a chroot: it belongs to the servers.
+    /// Creates a node that all clients share, or gives an existing one this list; without a list, a new one admits every client, and an
+    /// existing one keeps its list. `None` for the epoch, if this client has a chroot: it belongs to the servers.
     fn set_up(&self, _path: &str, _kind: NodeKind, _acl: Option<&LockAcl>) -> Reply<Option<SharedNode>> {
         std::future::ready(Err(OpError::Unsupported)).boxed()
     }
@@ -413,7 +457,7 @@ pub trait Ensemble: Send + Sync + 'static {
     fn watch_tree(&self, _path: &str, _capacity: usize) -> Reply<TreeWatch> {
         std::future::ready(Err(OpError::Unsupported)).boxed()
     }
-    /// The operations of a copy; `None` where nodes cannot be copied, as in a simulator.
+    /// Returns the operations of a copy; `None` where nodes cannot be copied, as in a simulator.
     fn copies(&self) -> Option<&dyn Copies> {
         None
     }
@@ -426,7 +470,8 @@ pub trait Ensemble: Send + Sync + 'static {
     fn heartbeat(&self) -> Reply<()>;
 }
 
-/// The operations of a session that copy nodes, beside those that locks need.
+/// The operations of a session that copy nodes with their access lists. They cost as those of [`Ensemble`] do, with two requests for
+/// each read and for each replacement.
 pub trait Copies: Send + Sync {
     /// Reads a node with its access list; `None` if it changed between the two reads.
     fn read_whole(&self, path: &str) -> Reply<Option<NodeWithAcl>>;
@@ -436,16 +481,54 @@ pub trait Copies: Send + Sync {
     fn replace_whole(&self, path: &str, whole: NodeWithAcl) -> Reply<()>;
 }
 
-/// A linearizable read, or several that are sent together, whichever client wrote the data: without the write before it, this session's server may be stale.
+/// Awaits a read, or several that are sent together, that shows every write that was confirmed before it, whichever client wrote.
+/// Without it, this session's server may be stale.
 ///
-/// The write is sent before the read without waiting for its reply. This costs the ensemble a write, but the client no
-/// round trip.
+/// # Cost
+///
+/// A write for the ensemble, and no round trip more: the write is sent before the read without waiting for its reply.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves what dropping the read leaves.
+///
+/// # Errors
+///
+/// Those of the read, and those of a heartbeat.
 pub async fn linearizable<T>(
     ensemble: &dyn Ensemble,
     read: impl Future<Output = Result<T, OpError>>,
 ) -> Result<T, OpError> {
     let (ordered, seen) = tokio::join!(biased; ensemble.heartbeat(), read);
     ordered.and(seen)
+}
+
+/// Repeats an operation until its reply arrives: after a lost connection, the next one waits until the connection is back.
+///
+/// For operations that may happen twice. A create that is repeated fails with [`OpError::NodeExists`] if the first one happened, so its
+/// path must be one that no other client chooses. A delete that is repeated fails with [`OpError::NoNode`].
+///
+/// # Cost
+///
+/// That of the operation, if the connection is not lost.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves what dropping the operation leaves: it may happen.
+///
+/// # Errors
+///
+/// Those of the operation except [`OpError::ConnectionLoss`]. [`OpError::SessionOver`] when the session has ended.
+pub async fn until_answered<T, R>(mut operation: impl FnMut() -> R) -> Result<T, OpError>
+where
+    R: Future<Output = Result<T, OpError>>,
+{
+    loop {
+        match operation().await {
+            Err(OpError::ConnectionLoss) => {}
+            answered => return answered,
+        }
+    }
 }
 
 /// A change of a connection.

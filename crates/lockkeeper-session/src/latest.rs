@@ -24,7 +24,7 @@ impl<T> Shared<T> {
     }
 }
 
-/// Changes the value. Dropping it ends all waits.
+/// Changes the value. Dropping it ends all waits. Nothing here is sent to a server.
 pub struct Sender<T>(Arc<Shared<T>>);
 
 /// Waits for changes of the value.
@@ -78,7 +78,7 @@ impl<T> Sender<T> {
         }
     }
 
-    /// Changes the value, and wakes the listeners.
+    /// Changes the value, and wakes the listeners in the order in which they wait.
     pub fn send_modify(&self, change: impl FnOnce(&mut T)) {
         self.send_if_modified(|value| {
             change(value);
@@ -86,7 +86,7 @@ impl<T> Sender<T> {
         });
     }
 
-    /// Returns the value before.
+    /// Replaces the value, and wakes the listeners. Returns the value before.
     pub fn send_replace(&self, mut new: T) -> T {
         self.send_modify(|value| std::mem::swap(value, &mut new));
         new
@@ -113,7 +113,15 @@ impl<T> Receiver<T> {
         value
     }
 
-    /// Waits for a change since the last one that was seen. Dropping the future loses nothing.
+    /// Waits for a change since the last one that was seen.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] if the sender was dropped, and its last change was seen.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         loop {
             let mut notified = pin!(self.shared.changed.notified());
@@ -132,7 +140,15 @@ impl<T> Receiver<T> {
         }
     }
 
-    /// Waits until the value is as wanted, and returns it; at once if it is. Dropping the future loses nothing.
+    /// Waits until the value is as wanted, and returns it; at once if it is.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no change.
+    ///
+    /// # Errors
+    ///
+    /// [`Closed`] if the sender was dropped, and its last value is not as wanted.
     pub async fn wait_for(&mut self, mut wanted: impl FnMut(&T) -> bool) -> Result<T, Closed>
     where
         T: Clone,

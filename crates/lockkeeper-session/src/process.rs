@@ -22,7 +22,7 @@ impl Process {
     }
 
     /// Whether it is the current process.
-    pub fn is_current(self) -> bool {
+    pub(crate) fn is_current(self) -> bool {
         self == Self::current()
     }
 }

@@ -3,8 +3,8 @@
 //! The thread is the library's own: a user's busy runtime cannot starve heartbeats, and `Drop` works outside any
 //! runtime. User code never runs on it.
 //!
-//! A session ends when its last user (the keeper, a guard) is dropped, and not before all its contenders have left
-//! their queues: [`TaskTracker`] counts them. This replaces the janitor of other libraries: the task that created a
+//! A session ends when its last user (the sessions' last clone, the value of a recipe) is dropped, and not before all its tasks have
+//! ended: [`TaskTracker`] counts them. This replaces the janitor of other libraries: the task that created a
 //! node also sees it deleted.
 
 pub mod epoch;
@@ -23,7 +23,7 @@ use tracing::{debug, info, warn};
 
 use crate::cancel::CancellationToken;
 use crate::clock::Clock;
-use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, OpError, Opened, Reply};
+use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, OpError, Opened, Reply, until_answered};
 use crate::error::SessionError;
 use crate::latest;
 use crate::session::lag::Lag;
@@ -192,7 +192,7 @@ impl Life {
     }
 }
 
-/// While it lives, heartbeats keep the session trusted at all times.
+/// While it lives, heartbeats keep the session trusted at all times. Dropping it ends them, unless another one lives.
 pub struct KeepTrusted(Arc<Life>);
 
 impl Drop for KeepTrusted {
@@ -201,16 +201,19 @@ impl Drop for KeepTrusted {
     }
 }
 
-/// A session that a keeper and its guards use.
+/// A session on an ensemble. [`Sessions::open`](crate::Sessions::open) returns it. It is closed when its last user has dropped it and its
+/// tasks have ended, or by [`Sessions::close`](crate::Sessions::close).
+///
+/// Its times are durations since a fixed origin, by a clock that runs while the machine is suspended: [`Session::now`].
 pub struct Session {
     id: SessionId,
     timeout: Duration,
-    /// Weak: the supervisor and the contenders keep it alive, so that the session can close while a guard still exists.
+    /// Weak: the supervisor and the tasks keep it alive, so that the session can close while it has users.
     ensemble: Weak<dyn Ensemble>,
     life: Arc<Life>,
     contenders: TaskTracker,
     shared: Shared,
-    /// Cancelled to end the session: contenders leave, then it closes.
+    /// Cancelled to end the session: its tasks end, then it closes.
     closing: CancellationToken,
     /// Cancelled once the request to close it is sent.
     close_sent: CancellationToken,
@@ -256,7 +259,7 @@ impl Session {
         }
         let epoch = Arc::new(latest::Sender::new(epoch::Known::Unknown));
         let waiting = life.clone();
-        // A contender that was granted a lock and waits for its token listens to this channel anyway.
+        // A user that waits for the epoch listens to this channel anyway.
         let changed = move || waiting.link.send_modify(|_| {});
         io.spawn(epoch::follow(Arc::downgrade(&ensemble), epoch.clone(), closing.clone(), changed));
         let done = closed.clone();
@@ -296,53 +299,71 @@ impl Session {
         self.io.after(time)
     }
 
-    /// Runs a contender; the session does not close before it ends.
+    /// Runs a task on the thread of the sessions; the session does not close before it ends. A task listens to [`Session::closing`], and
+    /// ends soon after that: the close waits for it, but no longer than the session timeout. It must not block.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.contenders.spawn_on(task, &self.io.handle);
     }
 
-    /// The one value of this type in this session, created when it is first asked for.
+    /// Deletes an ephemeral node of this session without waiting: for the `Drop` of what the node stands for. Returns at once. The
+    /// session's thread deletes it, after every operation that was polled before, and repeats that after a lost connection. If the
+    /// session ends first, the servers delete the node.
+    ///
+    /// # Cost
+    ///
+    /// One write. Nothing is sent if the session is closing or over.
+    pub fn delete_soon(&self, path: impl Into<String>) {
+        let Some(ensemble) = self.ensemble() else { return };
+        let (path, closing) = (path.into(), self.closing());
+        self.spawn(async move {
+            _ = closing.run_until_cancelled(until_answered(|| ensemble.delete(&path, None))).await;
+        });
+    }
+
+    /// Returns the one value of this type in this session, created when it is first asked for: what its users of one kind share.
     pub fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.shared.get()
     }
 
-    /// Its id.
+    /// Returns its id, which is the owner of its ephemeral nodes.
     pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// Its timeout, as agreed with the server.
+    /// Returns its timeout, as agreed with the server.
     pub fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Its operations, while it is neither closing nor over.
+    /// Returns its operations, or `None` if it is closing or over. Do not keep them in a value that lives on: the session does not close
+    /// while they exist.
     pub fn ensemble(&self) -> Option<Arc<dyn Ensemble>> {
         self.ensemble.upgrade().filter(|_| self.is_usable())
     }
 
-    /// Follows its state. Changes with the connection and with the session's end, not with every heartbeat.
+    /// Follows its state: whether a server is connected, and whether it is trusted, overdue or over. Changes with the connection and with
+    /// the session's end, not with every heartbeat.
     pub fn link(&self) -> latest::Receiver<Link> {
         self.life.link.subscribe()
     }
 
-    /// The current time of the clock by which holds are trusted.
+    /// Returns the current time of the clock by which the session is trusted.
     pub fn now(&self) -> Duration {
         self.life.clock.now()
     }
 
-    /// A write that was sent at `sent` was answered just now.
+    /// Reports that a write that was sent at `sent` was answered just now: it proves that the session is alive, as a heartbeat does.
     pub fn confirmed(&self, sent: Duration) {
         self.life.confirmed(sent);
     }
 
-    /// Changes with every confirmed heartbeat and write.
+    /// Follows the confirmed heartbeats and writes.
     pub fn heartbeats(&self) -> latest::Receiver<()> {
         self.life.heartbeats.subscribe()
     }
 
-    /// Whether a hold that was granted at `granted` may be returned to the caller now ([`SessionClock::is_fresh`]). If
-    /// not, and if the caller is a [`KeepTrusted`], a heartbeat is sent as soon as a server is connected.
+    /// Returns whether a hold that was granted at `granted` may be returned to the caller now: the session is trusted, and was confirmed
+    /// late enough. If not, a heartbeat is sent as soon as a server is connected, for a caller that has a [`KeepTrusted`].
     /// [`Session::heartbeats`] changes when it is confirmed.
     pub fn is_fresh(&self, granted: Duration) -> bool {
         let fresh = self.life.look(|clock, now| clock.is_fresh(granted, now));
@@ -354,19 +375,31 @@ impl Session {
     }
 
     /// Keeps the session trusted at all times until the value is dropped.
+    ///
+    /// # Cost
+    ///
+    /// A heartbeat, which is a write, every fifth of the session timeout, however many such values there are.
     pub fn keep_trusted(&self) -> KeepTrusted {
         self.life.dependants.fetch_add(1, Ordering::Relaxed);
         self.life.wanted.notify_one();
         KeepTrusted(self.life.clone())
     }
 
-    /// What is known of the epoch of its tokens. The link's next change announces more.
+    /// Returns what is known of the epoch of its tokens. The link's next change announces more. Sends nothing.
     pub fn known_epoch(&self) -> epoch::Known {
         self.epoch.borrow().clone()
     }
 
-    /// The epoch of its tokens; waits for it in a session that was just opened. Dropping the future leaves nothing
-    /// behind.
+    /// Returns the epoch of its tokens; waits for it in a session that was just opened. Sends nothing: each session reads the epoch once
+    /// and watches it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// [`SessionError::TokenEpoch`] if the node cannot be read or states no epoch; [`SessionError::ConnectionLost`] if the session ends.
     pub async fn epoch(&self) -> Result<TokenEpoch, SessionError> {
         let mut known = self.epoch.subscribe();
         match known.wait_for(|known| *known != epoch::Known::Unknown).await.unwrap_or(epoch::Known::Over) {
@@ -378,27 +411,27 @@ impl Session {
         }
     }
 
-    /// Cancelled when the session begins to close.
+    /// Returns a token that is cancelled when the session begins to close.
     pub fn closing(&self) -> CancellationToken {
         self.closing.clone()
     }
 
-    /// Until when a hold that was granted when `missed_deadlines` deadlines had passed can be trusted. No round trip.
+    /// Returns until when a hold that was granted when `missed_deadlines` deadlines had passed can be trusted. No round trip.
     pub fn trust(&self, missed_deadlines: u32) -> Trust {
         self.life.look(|clock, now| clock.trust(missed_deadlines, now))
     }
 
-    /// Registers the runtime that acquires locks.
+    /// Registers the runtime whose tasks hold something. With each heartbeat it gets an empty task, which shows how late it runs its tasks.
     pub fn used_from(&self, runtime: Handle) {
         self.life.lag.of(runtime);
     }
 
-    /// How late the runtime that acquires locks last ran a task.
+    /// Returns how late that runtime last ran a task.
     pub fn runtime_lag(&self) -> Option<Duration> {
         self.life.lag.last(self.life.clock)
     }
 
-    /// When a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a heartbeat is
+    /// Returns when a hold that was granted when `missed_deadlines` deadlines had passed is lost, unless a heartbeat is
     /// confirmed before.
     pub fn due(&self, missed_deadlines: u32) -> Duration {
         self.life.look(|clock, _| clock.due(missed_deadlines))
@@ -409,12 +442,12 @@ impl Session {
         self.io.watchdog.as_ref().map(|watchdog| watchdog.watch(hold))
     }
 
-    /// Whether it can take a new contender.
+    /// Whether it can take a new user.
     fn is_usable(&self) -> bool {
         !self.closing.is_cancelled() && !matches!(self.life.link.borrow().state, LinkState::Over(_))
     }
 
-    /// Ends it: contenders leave their queues, holds are lost, then the server closes the session. Returns when the server
+    /// Ends it: its tasks end, holds are lost, then the server closes the session. Returns when the server
     /// has confirmed that; unless `confirmed`, already when the request is sent.
     pub(crate) async fn close(&self, confirmed: bool) {
         self.closing.cancel();
@@ -442,7 +475,7 @@ struct Supervisor {
     closing: CancellationToken,
     close_sent: CancellationToken,
     contenders: TaskTracker,
-    /// How long contenders may take to leave; after that, the server expires them anyway.
+    /// How long its tasks may take to end; after that, the server deletes its nodes anyway.
     patience: Duration,
 }
 
@@ -498,7 +531,7 @@ impl Supervisor {
                 }
                 all_left = &mut leaving, if self.ensemble.is_some() => {
                     if !all_left {
-                        warn!("contenders could not leave their queues in time; the session's end removes their nodes");
+                        warn!("tasks of the session did not end in time; the session's end removes their nodes");
                     }
                     // Dropping the last handle closes the session; its end arrives through `connection`.
                     self.ensemble = None;

@@ -33,7 +33,12 @@ fn needs_login(session: &Session) -> bool {
 /// The sessions of one program on one ensemble. Cheap to clone: all clones share one session and one thread for its input and
 /// output.
 ///
-/// When the session has ended, the next call opens another one.
+/// When the session has ended, the next call opens another one. The session is closed when the last clone and the last [`Session`] are
+/// dropped, and its ephemeral nodes are deleted then.
+///
+/// [`Sessions::connect`] returns them, and `Lockkeeper::sessions` those of a handle. Futures that are given to [`Sessions::ask`],
+/// [`Sessions::run`], [`Sessions::run_while_answered`] and [`Sessions::spawn`] run on the thread that keeps the session alive. They must not
+/// block.
 #[derive(Clone)]
 pub struct Sessions {
     inner: Arc<Inner>,
@@ -83,13 +88,24 @@ impl Sessions {
         }
     }
 
-    /// Lets calls wait for the first session until their own deadline, not for the connect timeout.
+    /// Lets calls wait for the first session until their own deadline, not for the connect timeout. Sends nothing.
     pub fn wait_for_the_first_session(&self) {
         self.inner.is_lazy.store(true, Ordering::Relaxed);
     }
 
     /// Closes the session and ends all calls that wait for one. Returns when the session has ended; unless `confirmed`,
-    /// already when the servers are asked to end it. Returns `false` if that takes longer than the timeout.
+    /// already when the servers are asked to end it. Returns `false` if that takes longer than the timeout. Its tasks
+    /// ([`Session::spawn`]) end first, but they have no longer than the session timeout.
+    ///
+    /// All clones are closed. A later call fails with [`SessionError::Closed`].
+    ///
+    /// # Cost
+    ///
+    /// One round trip.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future does not stop the close. Without a connection, the servers end the session after its timeout.
     pub async fn close(&self, confirmed: bool, timeout: Option<Duration>) -> bool {
         let inner = self.inner.clone();
         let deadline = timeout.and_then(|timeout| inner.clock.instant().checked_add(timeout));
@@ -116,8 +132,19 @@ impl Sessions {
         Timer(Arc::clone(&self.inner.io))
     }
 
-    /// Runs `question` on the I/O thread and returns a future of its result, which any runtime can await. Dropping the
-    /// future also ends the task.
+    /// Runs `question` on the thread of the sessions and returns a future of its result, which any runtime, or none, can await. Sends
+    /// nothing by itself.
+    ///
+    /// It has no limit: while no server answers, it waits. [`Sessions::run_while_answered`] has one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `question` at its next await.
+    ///
+    /// # Errors
+    ///
+    /// Those of `question`; [`SessionError::Forked`] in a child of the process that created the sessions; [`SessionError::Closed`] if the
+    /// thread has ended.
     pub fn run<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, E>> + Send + 'static,
@@ -141,8 +168,22 @@ impl Sessions {
         }
     }
 
-    /// As [`Sessions::run`], if the call has no timeout and retries after lost connections and sessions. It fails with
-    /// [`SessionError::Unreachable`] when no server answers.
+    /// Runs `question` as [`Sessions::run`] does, for as long as servers answer: for a call that has no timeout of its own, and that
+    /// repeats operations after lost connections or waits for a watch.
+    ///
+    /// # Cost
+    ///
+    /// Nothing for a short call. A call that waits sends a heartbeat, which is a write, after each half of the sum of the session timeout
+    /// and the connect timeout: every 20 s by default.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `question` at its next await.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sessions::run`]. [`SessionError::Unreachable`] when no server has answered for the session timeout and the connect timeout
+    /// together. [`SessionError::Closed`] when the sessions are closed.
     pub fn run_while_answered<T: Send + 'static, E: From<SessionError> + Send + 'static>(
         &self,
         question: impl Future<Output = Result<T, E>> + Send + 'static,
@@ -159,8 +200,20 @@ impl Sessions {
         })
     }
 
-    /// Runs `question` with the operations of the session on the I/O thread, so that any runtime, or none, can wait for it. Dropping
-    /// the future ends it.
+    /// Runs `question` with the operations of the current session, or of a new one if it has ended. Otherwise as
+    /// [`Sessions::run_while_answered`].
+    ///
+    /// # Cost
+    ///
+    /// That of `question`, and of a session if none is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `question` at its next await. An operation that was sent may happen.
+    ///
+    /// # Errors
+    ///
+    /// Those of `question`, of [`Sessions::open`] and of [`Sessions::run_while_answered`].
     pub async fn ask<T, E, F, Fut>(&self, question: F) -> Result<T, E>
     where
         T: Send + 'static,
@@ -179,7 +232,8 @@ impl Sessions {
     /// Resolves with [`SessionError::Unreachable`] when no server has answered for the session timeout and the connect
     /// timeout together, or up to half as long again.
     ///
-    /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats.
+    /// Asks for heartbeats only after half of that time. Dropping the future ends the heartbeats. Runs on the thread of the sessions,
+    /// as in [`Sessions::run`].
     pub async fn silence(&self) -> SessionError {
         loop {
             let session = self.ready_session().map(|(session, _)| session);
@@ -215,22 +269,22 @@ impl Sessions {
         if self.inner.io.is_ours() { Ok(()) } else { Err(SessionError::Forked) }
     }
 
-    /// Runs a task on the I/O thread.
+    /// Runs a task on the thread of the sessions. The thread ends after it. The session does not wait for it: [`Session::spawn`] does.
     pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.inner.io.spawn(task);
     }
 
-    /// The clock of the sessions.
+    /// Returns the clock of the sessions. In a simulation, it is the simulation's.
     pub fn clock(&self) -> Clock {
         self.inner.clock
     }
 
-    /// Cancelled when the handle is closed.
+    /// Returns a token that is cancelled when the sessions are closed.
     pub fn closed(&self) -> CancellationToken {
         self.inner.closed.clone()
     }
 
-    /// Blocks the calling thread until the future resolves.
+    /// Blocks the calling thread until the future resolves, such as one of [`Sessions::ask`]: for programs without async.
     ///
     /// # Panics
     ///
@@ -240,18 +294,18 @@ impl Sessions {
         self.inner.io.block_on(outcome)
     }
 
-    /// How often a lost connection is retried before a waiter gives up; `None` means until a server says that the
+    /// Returns how often a lost connection is retried before a call that waits gives up; `None` means until a server says that the
     /// session is over.
     pub fn retries(&self) -> Option<u32> {
         self.inner.reconnect.map(|reconnect| reconnect.retries)
     }
 
-    /// How long servers are tried.
+    /// Returns how long servers are tried.
     pub fn connect_timeout(&self) -> Duration {
         self.inner.connect_timeout
     }
 
-    /// The current session with its operations, if it is usable now.
+    /// Returns the current session with its operations, if it is usable now. Sends nothing.
     ///
     /// Both are returned together: if the session ends the next moment, its operations still say how, without another
     /// look-up.
@@ -261,8 +315,21 @@ impl Sessions {
         Some((session, ensemble))
     }
 
-    /// The current session, or a new one if it has ended. Tries until `deadline` or for the connect timeout, whichever
-    /// is shorter; for the first session of a lazy handle, until `deadline` if there is one.
+    /// Returns the current session with its operations, or a new one if it has ended. Tries until `deadline` or for the connect timeout,
+    /// whichever is shorter; for the first session of [`Sessions::connect_lazy`], until `deadline` if there is one. Runs on the thread of
+    /// the sessions, as in [`Sessions::run`]; elsewhere use [`Sessions::open`].
+    ///
+    /// # Cost
+    ///
+    /// Nothing is sent if a session is open.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sessions::open`].
     pub async fn session(&self, deadline: Option<Instant>) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
         let (inner, started) = (&self.inner, Instant::now());
         let is_lazy = inner.is_lazy.load(Ordering::Relaxed);
@@ -322,13 +389,19 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// No session was opened within the connect timeout, or these sessions are closed.
+    /// [`SessionError::Unreachable`] with the reason of each server if no session was opened within the connect timeout;
+    /// [`SessionError::AuthFailed`] and [`SessionError::AuthRequired`] if the servers refuse the credentials;
+    /// [`SessionError::NoChroot`]; [`SessionError::Closed`] if these sessions are closed.
     pub async fn open(&self) -> Result<(Arc<Session>, Arc<dyn Ensemble>), SessionError> {
         let sessions = self.clone();
         self.run(async move { sessions.session(None).await }).await
     }
 
-    /// The operations of the current session, or of a new one if it has ended. Tries for the connect timeout.
+    /// Returns the operations of the current session, or of a new one if it has ended, as [`Sessions::session`] does.
+    ///
+    /// # Cost
+    ///
+    /// Nothing is sent if a session is open.
     ///
     /// # Cancel safety
     ///
@@ -336,12 +409,25 @@ impl Sessions {
     ///
     /// # Errors
     ///
-    /// No session was opened within that time.
+    /// As [`Sessions::open`].
     pub async fn ensemble(&self) -> Result<Arc<dyn Ensemble>, SessionError> {
         Ok(self.session(None).await?.1)
     }
 
-    /// Proves that the session is alive, and returns its id. Opens a session if there is none.
+    /// Proves that the session is alive, and returns its id. Opens a session if there is none. Runs on the thread of the sessions, as in
+    /// [`Sessions::run`].
+    ///
+    /// # Cost
+    ///
+    /// One heartbeat, which is a write; again after a lost connection, for no longer than the connect timeout.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Sessions::open`].
     pub async fn check(&self) -> Result<SessionId, SessionError> {
         let started = Instant::now();
         let deadline = started.checked_add(self.inner.connect_timeout);
@@ -381,13 +467,13 @@ impl Sessions {
         }
     }
 
-    /// The one value of this type, created when it is first asked for: what all users of one kind share.
-    /// Called on the I/O thread only: a forked child may have a locked copy of the mutex, but has no such thread.
+    /// Returns the one value of this type, created when it is first asked for: what all users of one kind share.
+    /// Called on the thread of the sessions only: a forked child may have a locked copy of the mutex, but has no such thread.
     pub fn shared<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         self.inner.shared.get()
     }
 
-    /// The servers, for messages.
+    /// Returns the servers, for messages.
     pub fn servers(&self) -> Arc<str> {
         self.inner.servers.clone()
     }

@@ -11,16 +11,16 @@ use crate::session::Session;
 
 /// The source of trust of a hold. Its times are those of the session's clock.
 pub trait TrustSource: Send + Sync {
-    /// The session whose heartbeats keep the hold. A hold that outlives it continues in another one.
+    /// Returns the session whose heartbeats keep the hold. A hold that outlives it continues in another one.
     fn session(&self) -> Arc<Session>;
 
-    /// Until when the hold can be trusted.
+    /// Returns until when the hold can be trusted. No round trip.
     fn trust(&self) -> Trust;
 
-    /// When the clock ends the hold, unless something renews it first.
+    /// Returns when the clock ends the hold, unless something renews it first.
     fn ends(&self) -> Duration;
 
-    /// The record that the hold depends on, if it is not a node of the session.
+    /// Returns the record that the hold depends on, if it is not a node of the session.
     fn record(&self) -> Option<&dyn HeldRecord> {
         None
     }
@@ -29,7 +29,7 @@ pub trait TrustSource: Send + Sync {
 /// A record that a hold depends on. It outlives sessions.
 pub trait HeldRecord: Send + Sync {
     /// Resolves when the hold continues in another session, until another time, or with another version of the record than
-    /// at the call.
+    /// at the call. Dropping the future leaves nothing behind.
     fn changed(&self) -> BoxFuture<'static, ()>;
 
     /// Returns what a transaction must check so that it fails if the hold is over. If the record no longer shows the hold,
@@ -48,7 +48,8 @@ pub trait HeldRecord: Send + Sync {
     ) -> BoxFuture<'a, Result<Option<Vec<TxnStep>>, OpError>>;
 }
 
-/// The trust in a node of a session: it lasts as long as that in the session.
+/// The trust in a node of a session: it lasts as long as that in the session. The session must have heartbeats meanwhile:
+/// [`Session::keep_trusted`].
 pub struct SessionTrust {
     session: Arc<Session>,
     /// The number of the session's deadlines that had passed at the grant.
@@ -56,7 +57,7 @@ pub struct SessionTrust {
 }
 
 impl SessionTrust {
-    /// The trust in a node that the session has at this moment.
+    /// Returns the trust in a node that the session has at this moment. Sends nothing.
     pub fn new(session: Arc<Session>) -> Self {
         let missed_deadlines = session.link().borrow().missed_deadlines;
         SessionTrust { session, missed_deadlines }

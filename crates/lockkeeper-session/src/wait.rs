@@ -7,7 +7,7 @@ use futures_util::future::{Either, Pending, pending};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// How long a `try_acquire` without a timeout waits for the servers. This is several times what an answer takes
+/// How long a call that does not want to wait, and has no timeout, waits for the servers. This is several times what an answer takes
 /// from a slow disk or from another continent. It is short enough for a caller that does not want to wait.
 pub const TRY: Duration = Duration::from_secs(2);
 
@@ -23,7 +23,7 @@ pub fn or_never<F: Future>(future: Option<F>) -> Either<F, Pending<F::Output>> {
     future.map_or_else(|| Either::Right(pending()), Either::Left)
 }
 
-/// Resolves when the deadline has passed; without one, never.
+/// Resolves when the deadline has passed; without one, never. It needs tokio's time, as the thread of the sessions has it.
 pub fn passed(deadline: Option<Instant>) -> Either<Sleep, Pending<()>> {
     or_never(deadline.map(sleep_until))
 }

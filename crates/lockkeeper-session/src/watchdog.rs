@@ -1,6 +1,6 @@
 //! Ends holds in time, whatever the rest of the library is doing.
 //!
-//! A clock decides whether a hold is lost, so checking a guard is always right. But a task that waits for a loss must be
+//! A clock decides whether a hold is lost, so checking a hold is always right. But a task that waits for a loss must be
 //! woken, and the session's thread may be stuck. The cause may be a user's waker, a log that blocks, or a bug.
 //! (Accumulo's servers worked on without their lock because the one thread that should have reported that was stuck:
 //! accumulo #1086,

@@ -3,7 +3,7 @@
 use crate::ensemble::shared::LOCKS;
 use crate::ensemble::{Ensemble, NodeKind, OpError, Reply};
 
-/// The path of the parent.
+/// Returns the path of the parent.
 pub fn above(path: &str) -> &str {
     match path.rfind('/') {
         Some(0) | None => "/",
@@ -21,7 +21,20 @@ pub fn is_below(path: &str, root: &str) -> bool {
 ///
 /// The parents are containers, so that the server deletes an unused path. Servers before 3.5 do not know containers;
 /// there the parents are persistent. All clients share the parents. The path itself is of the requested kind and gets the data; an
-/// existing one keeps its data. It belongs to the lock, unless it is the directory of all locks. Returns whether it created the path.
+/// existing one keeps its data and its kind. It has the access list of the session, unless it is [`LOCKS`]. Returns whether it created
+/// the path.
+///
+/// # Cost
+///
+/// One round trip if the parent exists, otherwise two more for each missing parent.
+///
+/// # Cancel safety
+///
+/// Dropping the future leaves the nodes that were created or are being created. The servers delete empty containers some time later.
+///
+/// # Errors
+///
+/// As [`Ensemble::create`], but not [`OpError::NodeExists`]. [`OpError::NoNode`] if another client deletes what was just created.
 pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data: Vec<u8>) -> Result<bool, OpError> {
     let mut missing = vec![path];
     let (mut containers, mut is_new) = (true, false);
@@ -32,8 +45,8 @@ pub async fn make_path(ensemble: &dyn Ensemble, path: &str, last: NodeKind, data
         let kind = match (is_shared, containers && kind != NodeKind::Persistent) {
             (true, true) => NodeKind::SharedContainer,
             (true, false) => NodeKind::Shared,
-            (false, true) => kind,
-            (false, false) => NodeKind::Persistent,
+            (false, false) if kind == NodeKind::Container => NodeKind::Persistent,
+            (false, _) => kind,
         };
         let made: Reply<_> = ensemble.create(deepest, data, kind);
         match made.await {

@@ -3,7 +3,7 @@
 use crate::acl::{CONTENDS, LockAcl, REGISTERS};
 use crate::ensemble::{EPOCH_NODE, NodeKind};
 
-/// The directory of the locks that are named without a directory.
+/// The directory of Lockkeeper's locks that are named without a directory. All clients share it.
 pub const LOCKS: &str = "/locks";
 
 /// The parent of everything that Lockkeeper keeps beside the locks.

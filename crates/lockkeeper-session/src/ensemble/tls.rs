@@ -7,8 +7,8 @@ use lockkeeper_client::{InvalidTls, Servers, Tls as ClientTls};
 
 use crate::error::Misuse;
 
-/// The certificate authorities that a client trusts, and its own certificate. Pass it to
-/// `Builder::tls`.
+/// The certificate authorities that a client trusts, and its own certificate. Pass it to `Options::tls`, or to `Builder::tls` of
+/// `lockkeeper`.
 ///
 /// Cheap to clone. `Debug` shows none of its content. A server's certificate must contain the name that the connect
 /// string uses; this check cannot be turned off.

@@ -4,13 +4,13 @@ use std::io;
 
 /// What a caller does about an error, whichever call returned it.
 ///
-/// Every error of this crate has a `kind()`. A service can choose its answer by it:
+/// Every error of Lockkeeper's crates has a `kind()`. A service can choose its answer by it:
 ///
 /// | kind | means | HTTP |
 /// |---|---|---|
 /// | [`Taken`](Self::Taken) | another client has the lock, or is before this one; or the timeout was below 250 ms and the servers have just fallen silent | 409 or 423 |
 /// | [`Withdrawn`](Self::Withdrawn) | another client ended the attempt | 409 |
-/// | [`Cancelled`](Self::Cancelled) | the caller ended the attempt, or closed the `Lockkeeper` | 503 |
+/// | [`Cancelled`](Self::Cancelled) | the caller ended the attempt, or closed the handle | 503 |
 /// | [`Unavailable`](Self::Unavailable) | no server answered | 503 |
 /// | [`Lost`](Self::Lost) | the hold has ended without a release | 500 |
 /// | [`Unconfirmed`](Self::Unconfirmed) | it is unknown whether a write took effect | 500 |
@@ -30,7 +30,7 @@ pub enum ErrorKind {
     Taken,
     /// Another client revoked the attempt or deleted its node. Its user does not want this attempt to continue.
     Withdrawn,
-    /// The caller's token was cancelled, or the `Lockkeeper` is closed.
+    /// The caller's token was cancelled, or the handle is closed.
     Cancelled,
     /// No server answered, or the session ended first. The same call may succeed later.
     Unavailable,

@@ -13,7 +13,6 @@ use super::misuse::{Misuse, from_misuse};
 use crate::acl::LockAcl;
 
 /// What a client without credentials does about servers that require some.
-/// What a client does that must authenticate.
 pub const AUTHENTICATE: &str = "set the user and the password with Builder::sasl or in the file of Builder::auth_file";
 
 /// Why the servers did not carry out a request. Every call can meet these.
@@ -32,17 +31,17 @@ pub enum SessionError {
         /// The result of each server.
         detail: String,
     },
-    /// The connection was lost before the answer. A read changed nothing; after a break,
-    /// `Admin::broken` shows whether it took effect.
+    /// The connection was lost before the answer, or the session has ended. A read changed nothing; a write may have happened.
+    /// After a break of a lock, `Admin::broken` shows whether it took effect.
     #[error("the connection was lost before the answer about {path}")]
     ConnectionLost {
-        /// The lock.
+        /// The node or the lock.
         path: String,
     },
-    /// A server refused an operation on the lock's nodes.
+    /// A server refused an operation on a node.
     #[error("the server refused an operation on {path}: {reason}")]
     Refused {
-        /// The lock.
+        /// The node or the lock.
         path: String,
         /// The server's reason.
         reason: String,
@@ -102,7 +101,7 @@ impl SessionError {
     }
 
     /// Whether the servers refused because the list of a node that all clients share keeps this client out.
-    /// `Admin::set_up`, by a client that may administrate the node, gives it another list.
+    /// `Admin::set_up` of `lockkeeper`, by a client that may administrate the node, gives it another list.
     pub fn needs_set_up(&self) -> bool {
         // By its text: between the refused request and this error, a reason is carried as text.
         matches!(self, SessionError::Refused { reason, .. } if reason.contains(NOT_OPEN))
@@ -187,7 +186,7 @@ const fn hint_about_tls(problem: TlsProblem) -> &'static str {
     }
 }
 
-/// Why a `Lockkeeper` was not connected.
+/// Why sessions were not connected.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The connect string, a directory, a certificate, a credential, a timeout or a realm cannot be used. Nothing was sent.

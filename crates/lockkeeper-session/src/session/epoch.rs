@@ -1,7 +1,7 @@
 //! The epoch of tokens: it makes the tokens of a rebuilt or restored ensemble greater than those issued before.
 //!
 //! One node states it, outside any chroot, because transaction ids belong to the whole ensemble. Each session reads it
-//! once, while its first lock is being acquired, and watches it; so it costs no round trip unless it changes. A server
+//! once, right after it is opened, and watches it; so it costs no round trip unless it changes. A server
 //! reports a change to a session before it answers any later write of that session. So a grant behind the operator's
 //! write waits for the new epoch instead of getting a token of the old one.
 

@@ -1,4 +1,4 @@
-//! Measures how late the user's async runtime runs ready tasks: a saturated runtime checks its guards too late.
+//! Measures how late the user's async runtime runs ready tasks: a saturated runtime notices the end of a hold too late.
 //!
 //! The measurement works from outside. With each confirmed heartbeat, the library's thread gives the runtime an empty
 //! task and counts the time until it runs. It costs one empty task every fifth of the session's timeout while something
@@ -19,7 +19,7 @@ const NONE: u64 = u64::MAX;
 /// The measurement of one session.
 #[derive(Default)]
 pub(crate) struct Lag {
-    /// The runtime that last acquired a lock.
+    /// The runtime whose tasks hold something.
     runtime: Mutex<Option<Handle>>,
     last: Mutex<Option<Probe>>,
 }
@@ -44,7 +44,7 @@ impl Probe {
 }
 
 impl Lag {
-    /// Registers the runtime that acquires a lock.
+    /// Registers the runtime whose tasks hold something.
     pub(crate) fn of(&self, runtime: Handle) {
         *self.runtime.lock().expect("held for a copy only") = Some(runtime);
     }
