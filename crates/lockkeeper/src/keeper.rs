@@ -267,7 +267,8 @@ impl Lockkeeper {
         self.inner.sessions.run_while_answered(async move { sessions.check().await }).await
     }
 
-    /// Returns the sessions of this handle, which its locks use: for a recipe of your own beside them.
+    /// Returns the sessions of this handle, which its locks use: for a recipe of your own beside them. The guide's page
+    /// [Your own recipe](https://github.com/lockkeeper/lockkeeper/blob/main/docs/guide/recipes.md) has two.
     pub fn sessions(&self) -> &Sessions {
         &self.inner.sessions
     }

@@ -10,6 +10,8 @@ mod mutex;
 mod object;
 #[path = "../../../lockkeeper/examples/priority.rs"]
 mod priority;
+#[path = "../../../lockkeeper/examples/recipes/main.rs"]
+pub(crate) mod recipes;
 #[path = "../../../lockkeeper/examples/revocation.rs"]
 mod revocation;
 #[path = "../../../lockkeeper/examples/rwlock.rs"]

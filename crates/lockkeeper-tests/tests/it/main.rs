@@ -19,6 +19,7 @@ mod jobs;
 mod jobs_simulated;
 mod kinds;
 mod last_looks;
+mod own_recipes;
 mod recipes;
 mod retrying;
 mod settings;
