@@ -24,6 +24,7 @@ pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
 pub use info::{Entries, LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
+pub(crate) use lease::leased;
 pub use lockkeeper_core::leased::{LockAttributes, RecordError};
 pub use lockkeeper_core::{Owner, SessionId, TokenEpoch, TraceParent};
 pub use questions::is_of_records;

@@ -4,14 +4,18 @@
 
 use std::collections::HashMap;
 
+use std::time::SystemTime;
+
 use lockkeeper_core::{
-    AttemptId, Discipline, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId, Sessionless,
-    Verdict, Zxid, node_path,
+    AttemptId, Discipline, FencingToken, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId,
+    Sessionless, Verdict, Zxid, node_path,
 };
 
+use crate::admin::{Entries, LeaseInfo, LockInfo};
 use crate::contender::ContenderInfo;
 pub use crate::queue::driver::operations::is_contended_beside;
 use lockkeeper_session::ensemble::{Node, above};
+use lockkeeper_session::text::moment;
 
 /// The limit of a semaphore whose path states none: all contenders count as holders.
 const UNSTATED: u32 = u32::MAX;
@@ -36,12 +40,17 @@ pub struct Marker {
     pub id: Option<AttemptId>,
     /// The session that owns it.
     pub session: SessionId,
+    /// The transaction that created it: with the grant.
+    pub czxid: Zxid,
+    /// When it was created, in milliseconds since 1970 by the leader's clock.
+    pub ctime_ms: i64,
 }
 
 impl Marker {
     /// Reads the node of a holder marker.
     pub fn of(node: &Node) -> Self {
-        Marker { id: NodeData::read(&node.data).id(), session: node.owner }
+        let (czxid, ctime_ms) = (node.czxid, node.ctime_ms);
+        Marker { id: NodeData::read(&node.data).id(), session: node.owner, czxid, ctime_ms }
     }
 
     /// Whether it is the marker of this contender. A marker without an id may be that of any contender of its session.
@@ -67,6 +76,33 @@ pub struct Roles<'a> {
     pub sessionless: Vec<&'a str>,
     /// Children that are not contenders.
     pub unknown: Vec<&'a str>,
+}
+
+/// What is known of the node at a lock's path. The default: nothing.
+#[derive(Clone, Debug, Default)]
+pub struct PathState {
+    /// The number of permits that it states.
+    pub permits: Option<u32>,
+    /// How many contenders have entered.
+    pub entries: Option<Entries>,
+    /// The transaction that last created or deleted a node of the queue.
+    pub changed: Option<Zxid>,
+    /// The record of a leased lock, which counts if the lock has no queue.
+    pub leased: Option<Leased>,
+}
+
+/// What the record of a leased lock says.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Leased {
+    /// The owner as a holder; `None` between two owners.
+    pub owner: Option<ContenderInfo>,
+    /// Its terms.
+    pub lease: LeaseInfo,
+}
+
+/// Returns what the node at a lock's path says of a lease; `None` if it is empty, has other data, or the lock is free.
+pub fn leased(node: &Node) -> Option<Leased> {
+    crate::admin::leased(node)
 }
 
 impl<'a, 'k> Contest<'a, 'k> {
@@ -149,6 +185,59 @@ impl<'a, 'k> Contest<'a, 'k> {
         Roles { permits, holders, waiters, sessionless, unknown }
     }
 
+    /// Describes the lock, with what is known of its contenders. Those that are not known are left out. Tokens have epoch 0
+    /// ([`LockInfo::in_epoch`]).
+    pub fn described(self, marker: Option<Marker>, state: PathState) -> LockInfo {
+        let (path, known, semaphore) = (self.path, self.known, self.semaphore());
+        let settled = self.settled(state.changed);
+        let roles = self.roles(marker, state.permits);
+        let of = |name: &str| known.get(name).cloned();
+        let mut info = LockInfo {
+            path: path.to_owned(),
+            permits: roles.permits,
+            semaphore: semaphore.map(ForeignSemaphore::name),
+            holders: Vec::new(),
+            waiters: Vec::new(),
+            sessionless: roles.sessionless.iter().filter_map(|name| of(name)).collect(),
+            unknown: roles.unknown.iter().map(|name| (*name).to_owned()).collect(),
+            entries: state.entries,
+            lease: None,
+        };
+        let mut holders = roles.holders.into_iter().peekable();
+        while let Some(name) = holders.next() {
+            let Some(mut contender) = of(name) else { continue };
+            // Curator's client asks for the next lease of its semaphore when the one before it has its own.
+            let next = holders.peek().filter(|_| semaphore == Some(ForeignSemaphore::Curator));
+            let next = next.and_then(|next| known.get(*next)).map(|next| next.since);
+            let settled = settled.into_iter().chain(next).min();
+            if let Some(mark) = &marker {
+                contender.token = Some(FencingToken::from_zxid(mark.czxid));
+                contender.granted = moment(mark.ctime_ms);
+            }
+            contender.blocked_by = None;
+            contender.holds(settled);
+            info.holders.push(contender);
+        }
+        for (name, blocked_by) in roles.waiters {
+            let Some(mut contender) = of(name) else { continue };
+            contender.blocked_by = blocked_by;
+            contender.waits();
+            info.waiters.push(contender);
+        }
+        if let Some(Leased { owner, lease }) = state.leased.filter(|_| info.is_quiet()) {
+            info.holders.extend(owner);
+            info.lease = Some(lease);
+        }
+        info
+    }
+
+    /// When the queue has changed last, if `changed`, the transaction that did it, created a contender that is still there. `None` if
+    /// a contender is not known: it is deleted by now, so the queue has changed since.
+    fn settled(&self, changed: Option<Zxid>) -> Option<SystemTime> {
+        let infos = names_of(&self.all).into_iter().map(|name| self.known.get(name)).collect::<Option<Vec<_>>>()?;
+        infos.into_iter().find(|info| Some(info.czxid) == changed).map(|info| info.since)
+    }
+
     /// The same for the semaphore of a foreign client: its leases hold, those that ask for one wait.
     fn roles_of_semaphore(self, permits: Option<u32>) -> Roles<'a> {
         let mut roles = Roles { permits, ..Roles::default() };
@@ -189,6 +278,12 @@ impl<'a, 'k> Contest<'a, 'k> {
         let ahead = Sessionless::ahead_of(&nodes, &self.all, (self.node_format, discipline), name)?;
         info.is_blocked_by(ahead).then(|| node_path(self.path, &ahead.name))
     }
+}
+
+/// The names of the contenders, or of the nodes of a foreign client's semaphore.
+pub(crate) fn names_of<'a>(queue: &Queue<'a>) -> Vec<&'a str> {
+    let of_semaphore = queue.unknown().iter().copied().filter(|name| ForeignSemaphore::read(name).is_some());
+    queue.entries().iter().map(|entry| entry.name).chain(of_semaphore).collect()
 }
 
 /// Returns what the node of a contender says about it. `name`: the name of the node in its queue.

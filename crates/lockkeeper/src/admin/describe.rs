@@ -1,7 +1,7 @@
 //! Finds the contenders behind a listing. [`Contest`] decides which of them hold the lock.
 
 use std::collections::{BTreeMap, HashMap};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{
@@ -12,7 +12,7 @@ use lockkeeper_core::{
 use super::info::{Entries, LockInfo};
 use crate::broken::Revoked;
 use crate::contender::ContenderInfo;
-use crate::contest::{Contest, Marker};
+use crate::contest::{Contest, Marker, PathState, names_of};
 use crate::journal;
 use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
 use lockkeeper_session::text::moment;
@@ -169,11 +169,17 @@ pub(super) async fn look(ensemble: &dyn Ensemble, path: &str) -> Result<LockInfo
 /// The bits of a token that are the epoch's.
 const EPOCH_BITS: u32 = 16;
 
+/// Whether the node of a foreign client says only that somebody asks it to release.
+fn is_bare(contender: &ContenderInfo) -> bool {
+    contender.owner.is_none() && contender.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
+}
+
+pub(super) fn has_bare_requests(info: &LockInfo) -> bool {
+    info.holders.iter().chain(&info.waiters).any(is_bare)
+}
+
 /// Adds what a request to release has replaced in the nodes of foreign clients: the journal says who they are, and who asks.
-async fn recall(ensemble: &dyn Ensemble, info: &mut LockInfo) {
-    let is_bare = |contender: &ContenderInfo| {
-        contender.owner.is_none() && contender.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
-    };
+pub(super) async fn recall(ensemble: &dyn Ensemble, info: &mut LockInfo) {
     let path = &info.path;
     let mut bare: Vec<_> = info.holders.iter_mut().chain(&mut info.waiters).filter(|it| is_bare(it)).collect();
     if bare.is_empty() {
@@ -212,9 +218,9 @@ pub(super) async fn describe(
         true => ensemble.read(&format!("{path}/{HOLDER_MARKER}")).await.ok(),
         false => None,
     };
-    let contenders = contenders(&queue);
-    let fresh = contenders.iter().copied().filter(|name| !known.contains_key(*name));
-    let reads: Vec<_> = fresh
+    let reads: Vec<_> = names_of(&queue)
+        .into_iter()
+        .filter(|name| !known.contains_key(*name))
         .map(|name| {
             let (name, read) = (name.to_owned(), ensemble.read(&node_path(path, name)));
             async move { read.await.ok().map(|node| ContenderInfo::read(name, &node)) }
@@ -226,65 +232,19 @@ pub(super) async fn describe(
             known.insert(info.node.clone(), info);
         }
     }
-    let settled = settled(&contenders, changed, known);
     let contest = Contest::new(path, node_format, &names, known);
-    let semaphore = contest.semaphore();
-    let permits = match semaphore {
+    let permits = match contest.semaphore() {
         Some(semaphore) => ensemble.read(path).await.ok().and_then(|node| semaphore.limit(&node.data)),
         None if contest.counts_permits() => stated_permits(ensemble, path).await,
         None => None,
     };
-    let roles = contest.roles(holder_marker.as_ref().map(Marker::of), permits);
-    let mut info = LockInfo {
-        path: path.to_owned(),
-        permits: roles.permits,
-        semaphore: semaphore.map(ForeignSemaphore::name),
-        holders: Vec::new(),
-        waiters: Vec::new(),
-        sessionless: roles.sessionless.iter().filter_map(|name| known.get(*name)).cloned().collect(),
-        unknown: roles.unknown.iter().map(|name| (*name).to_owned()).collect(),
-        entries,
-        lease: None,
-    };
-    let mut holders = roles.holders.into_iter().peekable();
-    while let Some(name) = holders.next() {
-        let Some(mut contender) = known.get(name).cloned() else { continue };
-        // Curator's client asks for the next lease of its semaphore when the one before it has its own.
-        let next = holders.peek().filter(|_| semaphore == Some(ForeignSemaphore::Curator));
-        let next = next.and_then(|next| known.get(*next)).map(|next| next.since);
-        let settled = settled.into_iter().chain(next).min();
-        if let Some(mark) = &holder_marker {
-            contender.token = Some(FencingToken::from_zxid(mark.czxid));
-            contender.granted = moment(mark.ctime_ms);
-        }
-        contender.blocked_by = None;
-        contender.holds(settled);
-        info.holders.push(contender);
-    }
-    for (name, blocked_by) in roles.waiters {
-        let Some(contender) = known.get_mut(name) else { continue };
-        contender.blocked_by = blocked_by;
-        contender.waits();
-        info.waiters.push(contender.clone());
+    let state = PathState { permits, entries, changed, leased: None };
+    let mut info = contest.described(holder_marker.as_ref().map(Marker::of), state);
+    for waiter in &info.waiters {
+        known.get_mut(&waiter.node).into_iter().for_each(ContenderInfo::waits);
     }
     recall(ensemble, &mut info).await;
     info
-}
-
-/// When the queue of a listing has changed last, if the transaction that did it created a contender that is still there. `None` if
-/// contenders of the listing are deleted by now: then it has changed since.
-fn settled(names: &[&str], changed: Option<Zxid>, known: &HashMap<String, ContenderInfo>) -> Option<SystemTime> {
-    if !names.iter().all(|name| known.contains_key(*name)) {
-        return None;
-    }
-    let last = names.iter().filter_map(|name| known.get(*name)).find(|info| Some(info.czxid) == changed);
-    last.map(|info| info.since)
-}
-
-/// The names of the contenders, or of the nodes of a foreign client's semaphore.
-fn contenders<'a>(queue: &Queue<'a>) -> Vec<&'a str> {
-    let of_semaphore = queue.unknown().iter().copied().filter(|name| ForeignSemaphore::read(name).is_some());
-    queue.entries().iter().map(|entry| entry.name).chain(of_semaphore).collect()
 }
 
 /// The number of permits that the path states.

@@ -42,14 +42,16 @@ pub struct LockInfo {
 
 impl LockInfo {
     /// Whether its children show no holder and no waiter.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(crate) fn is_quiet(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 }
 
 impl LockInfo {
     /// Applies the epoch; as read, tokens have epoch 0.
-    pub(super) fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
         self.holders.iter_mut().chain(&mut self.waiters).for_each(|contender| contender.in_epoch(epoch));
         self
     }
@@ -70,6 +72,14 @@ pub struct Entries {
     /// When the lock's node was created, by the server's clock. The servers delete a node that was not used for some time.
     #[serde(rename = "since_ms", serialize_with = "as_millis")]
     pub since: SystemTime,
+}
+
+impl Entries {
+    /// Creates it.
+    #[doc(hidden)]
+    pub const fn new(count: u32, since: SystemTime) -> Self {
+        Entries { count, since }
+    }
 }
 
 /// What only a leased lock has: terms, an expiry, and a requestor.

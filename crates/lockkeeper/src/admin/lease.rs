@@ -10,6 +10,7 @@ use lockkeeper_core::{FencingToken, SessionId, Zxid};
 
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};
 use crate::contender::{ContenderInfo, LEASE};
+use crate::contest::Leased;
 use lockkeeper_session::ensemble::above;
 use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep};
 use lockkeeper_session::text::moment;
@@ -91,8 +92,19 @@ pub(super) fn rewrite(path: &str, record: &Record, version: i32, parent: i32) ->
     ]
 }
 
+/// What the node at a lock's path says of a lease.
+pub(crate) fn leased(seen: &Node) -> Option<Leased> {
+    read(seen).map(|record| of(seen, &record))
+}
+
+fn of(seen: &Node, record: &Record) -> Leased {
+    let owner = record.owner.as_ref().map(|owner| holder(seen, record, owner));
+    Leased { owner, lease: LeaseInfo::of(record) }
+}
+
 /// Adds the record to a lock without a queue.
 pub(super) fn describe(info: &mut LockInfo, seen: &Node, record: &Record) {
-    info.holders.extend(record.owner.as_ref().map(|owner| holder(seen, record, owner)));
-    info.lease = Some(LeaseInfo::of(record));
+    let Leased { owner, lease } = of(seen, record);
+    info.holders.extend(owner);
+    info.lease = Some(lease);
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, KAZOO_LOCK, node_path};
 
-use super::describe::{Listed, describe, list_beside, look, permits_in};
+use super::describe::{Listed, describe, has_bare_requests, list_beside, look, permits_in, recall};
 use super::handle::Admin;
 use super::info::{LockInfo, LockListing, Unreadable};
 use super::{OWN_LOCKS, lease};
@@ -68,6 +68,20 @@ impl Admin {
         });
         let info = shown.await?;
         Ok(info.in_epoch(self.known_epoch().await?))
+    }
+
+    /// Adds what requests to release have replaced in the nodes of foreign clients, as [`Admin::show`] does, to a lock that was read
+    /// elsewhere. One read of the journal if there is such a request, otherwise nothing. Dropping the future leaves nothing behind.
+    #[doc(hidden)]
+    pub async fn recall(&self, mut lock: LockInfo) -> Result<LockInfo, AdminError> {
+        if !has_bare_requests(&lock) {
+            return Ok(lock);
+        }
+        self.on_session(move |ensemble| async move {
+            recall(&*ensemble, &mut lock).await;
+            Ok(lock)
+        })
+        .await
     }
 
     /// Returns the locks at and below `root` that have holders, waiters or nodes without a session
