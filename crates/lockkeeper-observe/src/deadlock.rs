@@ -16,6 +16,7 @@
 
 mod closing;
 
+use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::time::SystemTime;
@@ -147,32 +148,49 @@ pub async fn confirmed(admin: &Admin, root: &str, first: &[LockInfo]) -> Result<
     Ok(in_both(first, &second))
 }
 
-/// Returns the deadlocks among these contenders, by the paths of their locks, each with whether it holds its lock: what an
-/// [`Observation`](crate::watch::Observation) knows. Nothing is read, so whoever calls this has to know that they are there at the same time. Waiters
-/// of semaphores count as able to go on, because the number of permits is not known.
-pub fn among<'c>(locks: impl IntoIterator<Item = (&'c str, &'c [(ContenderInfo, bool)])>) -> Vec<Deadlock> {
+/// Searches for the deadlocks of locks that change, as a [`View`](crate::watch::View) shows them: again and again, a second or more apart.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// The rings of the last search.
+    before: HashSet<String>,
+}
+
+impl Search {
+    /// Returns the deadlocks that these locks show, and that the last search has shown too, in the order of [`deadlocks`]. The contenders may
+    /// not have been there at the same time, so a ring counts only then. Nothing is read.
+    pub fn lasting<'l>(&mut self, locks: impl IntoIterator<Item = &'l LockInfo>) -> Vec<Deadlock> {
+        let found = among(locks);
+        let rings: HashSet<_> = found.iter().map(ToString::to_string).collect();
+        let before = std::mem::replace(&mut self.before, rings);
+        found.into_iter().filter(|ring| before.contains(&ring.to_string())).collect()
+    }
+
+    /// Whether the last search has found as many rings as it returned, so that another one finds nothing new unless a lock changes.
+    pub fn is_settled(&self, lasting: &[Deadlock]) -> bool {
+        self.before.len() == lasting.len()
+    }
+}
+
+/// Returns the deadlocks among these locks. Nothing is read, so whoever calls this has to know that their contenders are there at the same time.
+pub(crate) fn among<'l>(locks: impl IntoIterator<Item = &'l LockInfo>) -> Vec<Deadlock> {
     let locks: Vec<_> = locks.into_iter().collect();
-    let queue = |(lock, (path, contenders)): (usize, &(&'c str, &'c [_]))| {
-        let members = contenders.iter().enumerate().map(|(at, (it, holds))| Member::of((lock, at), path, it, !holds));
-        Queue { permits: None, members: members.collect() }
-    };
-    let queues: Vec<_> = locks.iter().enumerate().map(queue).collect();
-    let contention = |(lock, at): Position| {
-        let (path, contenders) = locks[lock];
-        contenders.get(at).map(|(contender, _)| Contention { path: path.to_owned(), contender: contender.clone() })
-    };
-    find(&queues).into_iter().filter_map(|ring| ring.described(contention)).collect()
+    described(find(&queues(&locks)), &locks)
 }
 
 /// Returns the deadlocks that both reads show.
 fn in_both(first: &[LockInfo], second: &[LockInfo]) -> Vec<Deadlock> {
+    let kept = unchanged(&queues(first), queues(second));
+    described(find(&kept), second)
+}
+
+/// The rings with the contenders of these locks: the certain ones first, then by how long they last.
+fn described(rings: Vec<Ring>, locks: &[impl Borrow<LockInfo>]) -> Vec<Deadlock> {
     let contention = |(lock, at): Position| {
-        let info = &second[lock];
+        let info: &LockInfo = locks[lock].borrow();
         let contender = info.holders.iter().chain(&info.waiters).nth(at);
         contender.map(|contender| Contention { path: info.path.clone(), contender: contender.clone() })
     };
-    let kept = unchanged(&queues(first), queues(second));
-    let mut found: Vec<_> = find(&kept).into_iter().filter_map(|ring| ring.described(contention)).collect();
+    let mut found: Vec<_> = rings.into_iter().filter_map(|ring| ring.described(contention)).collect();
     found.sort_by_key(|deadlock| (deadlock.certainty, deadlock.since()));
     found
 }
@@ -249,7 +267,7 @@ impl Member {
 }
 
 /// Reads what the elimination needs of each lock. Leased locks have no queue: others take the lock when the lease is over.
-fn queues(locks: &[LockInfo]) -> Vec<Queue> {
+fn queues(locks: &[impl Borrow<LockInfo>]) -> Vec<Queue> {
     let queue = |(lock, info): (usize, &LockInfo)| {
         let all = info.holders.iter().chain(&info.waiters).enumerate();
         let member =
@@ -257,7 +275,7 @@ fn queues(locks: &[LockInfo]) -> Vec<Queue> {
         let members = if info.lease.is_some() { Vec::new() } else { all.map(member).collect() };
         Queue { permits: info.permits, members }
     };
-    locks.iter().enumerate().map(queue).collect()
+    locks.iter().map(Borrow::borrow).enumerate().map(queue).collect()
 }
 
 /// Returns one ring for each deadlock.

@@ -43,8 +43,10 @@ pub struct Row<'a> {
     pub oldest: Option<Duration>,
     /// How many contenders have entered it in an hour, on the average since the servers have its node, or so far if they have not had it for an hour.
     pub per_hour: Option<f64>,
-    /// What is to be said about it, the most serious first.
+    /// What is to be said about it, the most serious first. Empty in a row of [`Row::measured`].
     pub states: Vec<State>,
+    #[serde(skip)]
+    recorded: Recorded,
 }
 
 /// What is to be said about a lock, the most serious first.
@@ -117,13 +119,26 @@ fn ms<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok
 impl<'a> Row<'a> {
     /// Returns the row of a lock. `now` is the servers' time, if it is known. `deadlocks` are those among all locks.
     pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, recorded: Recorded, deadlocks: &[Deadlock]) -> Self {
+        Row::measured(lock, now, recorded).judged(deadlocks)
+    }
+
+    /// Returns the row without what is to be said about the lock: [`Row::judged`] adds it. For a table of which only a part is shown, because
+    /// [`State::Gone`] costs a few reads of `/proc` for each holder of this machine.
+    pub fn measured(lock: &'a LockInfo, now: Option<SystemTime>, recorded: Recorded) -> Self {
         let ago = |then: SystemTime| now?.duration_since(then).ok();
         let held = lock.holders.first().and_then(|holder| Some(holder.grant()?.held(now?)));
         let oldest = lock.waiters.iter().map(|waiter| waiter.since).min().and_then(ago);
-        let Recorded { usual, is_enough, flapping } = recorded;
-        let compared = held.map(|held| held.at_least).zip(usual.filter(|_| is_enough));
-        let states = states(lock, compared, flapping, deadlocks);
-        Row { lock, held, usual, oldest, per_hour: now.and_then(|now| per_hour(lock, now)), states }
+        let per_hour = now.and_then(|now| per_hour(lock, now));
+        Row { lock, held, usual: recorded.usual, oldest, per_hour, states: Vec::new(), recorded }
+    }
+
+    /// Adds what is to be said about the lock. `deadlocks` are those among all locks.
+    #[must_use]
+    pub fn judged(mut self, deadlocks: &[Deadlock]) -> Self {
+        let Recorded { usual, is_enough, flapping } = self.recorded;
+        let compared = self.held.map(|held| held.at_least).zip(usual.filter(|_| is_enough));
+        self.states = states(self.lock, compared, flapping, deadlocks);
+        self
     }
 }
 

@@ -4,8 +4,8 @@
 //! without asking anything of them. It needs ZooKeeper 3.6 or later, or this project's own server.
 //!
 //! - [`Tracker`] is pure: events, listings and reads go in; facts come out.
-
 //! - [`Observer`] carries out what a tracker needs, with a session of its own.
+//! - [`View`] hands on each lock that changes, in the shape of all other reads.
 //! - [`Observation`] is what observers have seen: the state, a [`Journal`] on disk, alerts by [`Rule`]s and, with the feature `http`, metrics.
 
 mod fact;
@@ -21,6 +21,7 @@ pub(crate) mod recent;
 mod records;
 mod rules;
 mod tracker;
+mod view;
 
 pub use fact::{Contender, End, Fact, GapCause, Moment, ObserverClock, What};
 #[cfg(feature = "http")]
@@ -35,3 +36,4 @@ pub use observer::{ObserveError, Observer};
 pub use records::RecordedEnd;
 pub use rules::{Alert, InvalidRule, Rule};
 pub use tracker::{ContenderState, Limits, LockState, Since, Survey, Totals, Tracker, Wanted};
+pub use view::View;

@@ -2,16 +2,15 @@
 
 mod jobs;
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper_history::HoldEnd;
-use lockkeeper_observe::deadlock;
+use lockkeeper_observe::deadlock::Search;
 use lockkeeper_observe::watch::{
     AlertNotice, End, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, RecordedEnd,
     Rule,
@@ -170,7 +169,7 @@ fn observer(
     is_reached: bool,
 ) -> Result<BoxFuture<'static, Failure>, Failure> {
     let place = part.settings.place.clone();
-    let observer = Observer::new(keeper, &part.root, part.others(), observation).map_err(failure)?;
+    let observer = Observer::new(keeper, &part.root, part.others(), observation).map_err(unobserved)?;
     let observer = observer.with_records(lockkeeper_history::RecordedEnd::ROOT, recorded_end);
     if !is_reached {
         observer.begin_unreached();
@@ -178,14 +177,14 @@ fn observer(
     let failed = async move {
         match observer.run().await {
             Ok(never) => match never {},
-            Err(error) => failure(error).at(&place),
+            Err(error) => unobserved(error).at(&place),
         }
     };
     Ok(failed.boxed())
 }
 
 /// Reads how the owner of a hold has recorded its end.
-fn recorded_end(node: &str, data: &[u8]) -> Option<RecordedEnd> {
+pub(crate) fn recorded_end(node: &str, data: &[u8]) -> Option<RecordedEnd> {
     let record = lockkeeper_history::RecordedEnd::read(node, data)?;
     let how = match record.end {
         HoldEnd::Released => End::Released,
@@ -196,7 +195,7 @@ fn recorded_end(node: &str, data: &[u8]) -> Option<RecordedEnd> {
     Some(RecordedEnd { path: record.path, owner: record.owner, token: record.token, how })
 }
 
-fn failure(error: ObserveError) -> Failure {
+pub(crate) fn unobserved(error: ObserveError) -> Failure {
     match error {
         ObserveError::Misuse(error) => error.into(),
         ObserveError::Session(error) => lockkeeper::Error::from(error).into(),
@@ -206,17 +205,12 @@ fn failure(error: ObserveError) -> Failure {
 
 /// Searches for rings of waits after changes. A ring counts if it is there twice, a second apart.
 async fn watch_deadlocks(observation: &Observation) {
-    let mut changes = observation.changes();
-    let mut before: HashSet<Arc<str>> = HashSet::new();
+    let (mut changes, mut search) = (observation.changes(), Search::default());
     loop {
         let begun = Instant::now();
-        let contenders = observation.contenders();
-        let found = deadlock::among(contenders.iter().map(|(path, it)| (&**path, &**it)));
-        let rings: HashSet<Arc<str>> = found.iter().map(|ring| ring.to_string().into()).collect();
-        let lasting = found.into_iter().filter(|ring| before.contains(&*ring.to_string())).collect::<Vec<_>>();
-        let is_settled = rings == before;
+        let lasting = search.lasting(&observation.waited_for());
+        let is_settled = search.is_settled(&lasting);
         observation.set_deadlocks(lasting);
-        before = rings;
         sleep((begun.elapsed() * SHARE).max(Duration::from_secs(1))).await;
         if is_settled && changes.changed().await.is_err() {
             return;
@@ -275,7 +269,7 @@ async fn run(command: &str, notice: AlertNotice, printer: &Printer) {
 }
 
 /// One line about a notice.
-fn text(notice: &Notice) -> String {
+pub(crate) fn text(notice: &Notice) -> String {
     match notice {
         Notice::Started { root, servers, totals } => {
             let mut text = format!(

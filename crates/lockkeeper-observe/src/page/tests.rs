@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::contest::contender;
+use lockkeeper::contest::{Contest, PathState, contender, format_of};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
 
@@ -75,14 +75,14 @@ fn info(session: i64, who: &str, sequence: u32) -> ContenderInfo {
 
 /// So many sessions, each with a lock, that wait for each other.
 pub(crate) fn ring(count: i64, who: &str) -> Vec<Deadlock> {
-    let locks: Vec<_> = (0..count)
-        .map(|at| {
-            let waiter = (at + count - 1) % count;
-            let contenders = vec![(info(at + 1, who, 0), true), (info(waiter + 1, who, 1), false)];
-            (format!("/locks/{at}"), contenders)
-        })
-        .collect();
-    among(locks.iter().map(|(path, contenders)| (path.as_str(), contenders.as_slice())))
+    let lock = |at: i64| {
+        let waiter = (at + count - 1) % count;
+        let known = [info(at + 1, who, 0), info(waiter + 1, who, 1)].map(|info| (info.node.clone(), info));
+        let (path, names) = (format!("/locks/{at}"), [0, 1].map(|at| known[at].0.clone()));
+        let known = known.into();
+        Contest::new(&path, format_of(&names), &names, &known).described(None, PathState::default())
+    };
+    among(&(0..count).map(lock).collect::<Vec<_>>())
 }
 
 #[test]

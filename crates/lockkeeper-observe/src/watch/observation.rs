@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+use lockkeeper::admin::{LockInfo, TokenEpoch};
 use lockkeeper_session::ensemble::TreeChange;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
@@ -16,6 +17,7 @@ use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
 use super::journal::{Journal, JournalError};
 use super::rules::{Alert, Rule, Rules};
 use super::tracker::{Limits, LockState, Totals, Tracker, Wanted};
+use super::view::View;
 use crate::deadlock::{Certainty, Deadlock};
 
 /// Maximum notices that nobody has taken. Later ones are dropped, and counted.
@@ -130,8 +132,8 @@ struct Shared {
     version: watch::Sender<u64>,
 }
 
-struct State {
-    trees: Vec<TreeSeen>,
+pub(super) struct State {
+    pub(super) trees: Vec<TreeSeen>,
     rules: Rules,
     journal: Option<Journal>,
     notices: VecDeque<Notice>,
@@ -147,14 +149,18 @@ struct State {
     jobs: BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
 }
 
-struct TreeSeen {
+pub(super) struct TreeSeen {
     root: Arc<str>,
     servers: Arc<str>,
-    tracker: Tracker,
+    pub(super) tracker: Tracker,
     /// Whether all contenders that the last walk has found were read. Until then, a lock may seem to have no holder.
-    is_read: bool,
+    pub(super) is_read: bool,
     /// The locks that have changed since the tree was last read as a whole, which the rules have not seen.
     unjudged: HashSet<Arc<str>>,
+    /// The locks that have changed since a [`View`] has looked at them; `None` if there is no view.
+    pub(super) unviewed: Option<HashSet<Arc<str>>>,
+    /// The epoch of the tokens.
+    pub(super) epoch: TokenEpoch,
     has_started: bool,
     has_left_out: bool,
     blind_since: Option<Moment>,
@@ -211,7 +217,7 @@ impl Observation {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -240,6 +246,8 @@ impl Observation {
             tracker,
             is_read,
             unjudged: HashSet::new(),
+            unviewed: None,
+            epoch: TokenEpoch::default(),
             has_started,
             has_left_out,
             blind_since,
@@ -260,6 +268,15 @@ impl Observation {
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         let alerts = state.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect();
         Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts }
+    }
+
+    /// Returns a [`View`] of the locks of the trees that it has. An observation has one view: with another one, the first
+    /// misses changes.
+    pub fn view(&self) -> View {
+        for tree in &mut self.lock().trees {
+            tree.unviewed = Some(tree.tracker.paths().cloned().collect());
+        }
+        View::new(self.clone())
     }
 
     /// Returns the roots of its trees, and whether their changes are seen now.
@@ -318,18 +335,19 @@ impl Observation {
         }
     }
 
-    /// Returns what the nodes of the contenders say, by the lock's path, of each lock with a waiter: the holders first, then the waiters,
-    /// each with whether it holds. For a search for rings: somebody waits for each lock of a ring. In the order of the paths, so that two
-    /// searches begin a ring with the same contender.
+    /// Returns the locks that are waited for, by path. For a search for rings: somebody waits for each lock of a ring.
     ///
     /// # Cost
     ///
-    /// Goes through all locks that are known, and copies the contenders of those with a waiter. No request.
-    pub fn contenders(&self) -> BTreeMap<Arc<str>, Vec<(lockkeeper::admin::ContenderInfo, bool)>> {
+    /// Goes through all locks that are known, and copies those with a waiter. No request.
+    pub fn waited_for(&self) -> Vec<LockInfo> {
         let state = self.lock();
         // Until a tree was read, it may have other holders.
-        let read = state.trees.iter().filter(|tree| tree.has_started);
-        read.flat_map(|tree| tree.tracker.contenders()).collect()
+        let read = state.trees.iter().filter(|tree| tree.has_started).map(|tree| &tree.tracker);
+        let locks = read.flat_map(|tracker| tracker.paths().filter_map(|path| tracker.described_if_waited_for(path)));
+        let mut locks: Vec<_> = locks.collect();
+        locks.sort_by(|one, other| one.path.cmp(&other.path));
+        locks
     }
 
     /// Waits for the next notice. One task calls it.
@@ -412,6 +430,11 @@ impl Tree {
         self.change(|_, _| {});
     }
 
+    /// Notes the epoch of the tokens.
+    pub(super) fn set_epoch(&self, epoch: TokenEpoch) {
+        self.observation.lock().trees[self.index].epoch = epoch;
+    }
+
     pub(super) fn now(&self) -> Moment {
         self.observation.now()
     }
@@ -460,6 +483,9 @@ impl State {
         }
         let has_changed = !facts.is_empty() || !changed.is_empty();
         let tree = &mut self.trees[index];
+        if let Some(unviewed) = &mut tree.unviewed {
+            unviewed.extend(changed.iter().cloned());
+        }
         tree.unjudged.extend(changed);
         if tree.is_read {
             for path in std::mem::take(&mut tree.unjudged) {
@@ -539,10 +565,14 @@ impl State {
 mod tests {
     use lockkeeper::admin::SessionId;
     use lockkeeper_session::Zxid;
-    use lockkeeper_session::ensemble::Node;
+    use lockkeeper_session::ensemble::{Children, Node};
 
     use super::*;
     use crate::watch::Survey;
+
+    fn children(names: Vec<String>) -> Children {
+        Children { names, data_len: 0, created: 0, ctime_ms: 0, changed: Zxid(0) }
+    }
 
     fn notices(observation: &Observation) -> Vec<Notice> {
         let (mut state, now) = (observation.lock(), observation.now());
@@ -559,6 +589,7 @@ mod tests {
     }
 
     fn survey(tree: &Tree, listed: Vec<(String, Vec<String>)>) {
+        let listed = listed.into_iter().map(|(path, names)| (path, children(names))).collect();
         tree.change(|tracker, now| {
             tracker.begin_survey();
             tracker.survey(&Survey { listed, ..Survey::default() }, now);
@@ -589,7 +620,7 @@ mod tests {
         let mut wanted = Vec::new();
         tree.begin_survey();
         tree.change(|tracker, now| {
-            let listed = listed.map(|(path, names)| (path.to_owned(), names)).to_vec();
+            let listed = listed.map(|(path, names)| (path.to_owned(), children(names))).to_vec();
             tracker.survey(&Survey { listed, ..Survey::default() }, now);
             wanted = tracker.take_wanted();
         });

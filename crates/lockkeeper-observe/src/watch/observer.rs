@@ -14,9 +14,7 @@ use lockkeeper::contest::place_of;
 use lockkeeper::error::SessionError;
 use lockkeeper::journal;
 use lockkeeper_session::Session;
-use lockkeeper_session::ensemble::{
-    Children, Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch,
-};
+use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch};
 
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
@@ -164,7 +162,11 @@ impl Observer {
     }
 
     /// Observes with one session until it is over.
-    async fn serve(&self, _session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
+    async fn serve(&self, session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
+        match session.epoch().await {
+            Ok(epoch) => self.tree.set_epoch(epoch),
+            Err(_) => return Interrupted::Over,
+        }
         match self.watch(&ensemble).await {
             Ok(never) => match never {},
             Err(interrupted) => interrupted,
@@ -396,10 +398,10 @@ async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String
         let mut below = Vec::new();
         for (path, listing) in listings {
             match listing {
-                Ok(Children { names, .. }) => {
+                Ok(children) => {
                     let parent = path.trim_end_matches('/');
-                    below.extend(names.iter().map(|name| format!("{parent}/{name}")));
-                    survey.listed.push((path, names));
+                    below.extend(children.names.iter().map(|name| format!("{parent}/{name}")));
+                    survey.listed.push((path, children));
                 }
                 // Deleted since its parent was listed, or a root that does not exist yet.
                 Err(OpError::NoNode) => {}

@@ -13,15 +13,16 @@ use std::time::Duration;
 
 use lockkeeper::admin::is_of_records;
 use lockkeeper::admin::{Broken, ContenderInfo, SessionId};
-use lockkeeper::contest::{Marker, contender, may_be_directory, place_of};
+use lockkeeper::contest::{self, Marker, contender, may_be_directory, place_of};
 use lockkeeper_core::leased;
-use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Tombstone};
-use lockkeeper_session::ensemble::{Node, OWN_TREE, TreeChange, above, is_below};
+use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Sequence, Tombstone};
+use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
+use lockkeeper_session::text::moment;
 
 use super::fact::{End, Fact, GapCause, Moment, What};
 use super::records::RecordedEnd;
 use ends::{Ending, Unexplained};
-use lock::{Entry, Lock, MarkerState, ReadState};
+use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
 pub use state::{ContenderState, LockState, Since, Totals};
 
 /// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.
@@ -64,8 +65,8 @@ enum WantedNode {
 /// What a walk over the tree has found.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
-    /// The nodes that were listed, with the names of their children.
-    pub listed: Vec<(String, Vec<String>)>,
+    /// The nodes that were listed, with their children.
+    pub listed: Vec<(String, Children)>,
     /// The nodes that this client has no right to list.
     pub unreadable: Vec<String>,
 }
@@ -161,14 +162,60 @@ impl Tracker {
         if let Some(touched) = &mut self.touched {
             touched.insert(path.to_owned());
         }
+        self.count(path, change);
         match (self.place(path), change) {
             (Some((lock, name)), TreeChange::Created) => self.enter(&lock, name, at, false),
             (Some((lock, name)), TreeChange::Deleted) => self.leave(&lock, &name, at, false),
             (Some((lock, name)), TreeChange::Written) => self.written(&lock, &name),
-            (None, TreeChange::Created) => self.appear(path),
+            (None, TreeChange::Created) => self.appear(path, true),
             (None, TreeChange::Deleted) => self.disappear(path, at),
             (None, TreeChange::Written) => self.want_lock(path),
         }
+    }
+
+    /// Notes at the node above that a node was created or deleted below it.
+    fn count(&mut self, path: &str, change: TreeChange) {
+        let above = above(path);
+        if change != TreeChange::Written
+            && let Some((above, _)) = self.locks.get_key_value(above)
+        {
+            self.dirty.insert(above.clone());
+        }
+        let Some(found) = self.locks.get_mut(above) else { return };
+        match change {
+            TreeChange::Created => {
+                found.created = found.created.map(|created| created.saturating_add(1));
+                found.changed = LastChange::Created(path.into());
+            }
+            TreeChange::Deleted => found.changed = LastChange::Other,
+            TreeChange::Written => return,
+        }
+    }
+
+    /// Notes what a listing says of the node at a path beside the names. Of nodes with events since the request for it, the events count.
+    fn count_listed(&mut self, path: &str, children: &Children, touched: &[&str]) {
+        let name = |node: &str| node.rsplit('/').next().unwrap_or_default().to_owned();
+        let is_late = |node: &&&str| self.exists(node) && !children.names.contains(&name(node));
+        let count = |nodes: usize| children.created.saturating_add(u32::try_from(nodes).unwrap_or(u32::MAX));
+        let late = count(touched.iter().filter(is_late).count());
+        // The number in a name is the count before the node's creation. It also counts those that were deleted meanwhile.
+        let numbers = touched.iter().filter_map(|node| u32::try_from(Sequence::split(&name(node))?.1.get()).ok());
+        let counted = numbers.filter_map(|number| number.checked_add(1)).filter(|sum| *sum <= count(touched.len()));
+        let created = counted.max().unwrap_or(0).max(late);
+        let Some(found) = self.locks.get_mut(path) else { return };
+        found.created = Some(created);
+        found.since = moment(children.ctime_ms);
+        if touched.is_empty() {
+            found.changed = LastChange::By(children.changed);
+        }
+    }
+
+    /// Whether a node is known to exist.
+    fn exists(&self, path: &str) -> bool {
+        let has = |(lock, name): (Arc<str>, String)| {
+            self.locks.get(&lock).is_some_and(|lock| lock.entries.contains_key(&name))
+        };
+        self.locks.get(path).is_some_and(|lock| lock.exists) || self.place(path).is_some_and(has)
     }
 
     /// Notes that all changes until this moment were seen.
@@ -235,9 +282,9 @@ impl Tracker {
         self.has_surveyed = true;
         self.unreadable = survey.unreadable.len();
         let mut present = HashSet::new();
-        for (parent, names) in &survey.listed {
+        for (parent, children) in &survey.listed {
             let parent = parent.trim_end_matches('/');
-            present.extend(names.iter().map(|name| format!("{parent}/{name}")));
+            present.extend(children.names.iter().map(|name| format!("{parent}/{name}")));
         }
         let is_hidden = |path: &str| survey.unreadable.iter().any(|node| is_below(path, node));
         let gone = |path: &str| !present.contains(path) && !touched.contains(path) && !is_hidden(path);
@@ -256,7 +303,7 @@ impl Tracker {
             self.disappear(&path, at);
         }
         if !survey.listed.is_empty() {
-            self.appear(&self.root.clone());
+            self.appear(&self.root.clone(), false);
         }
         let mut found: Vec<_> = present.into_iter().filter(|path| !touched.contains(path)).collect();
         found.sort_unstable();
@@ -266,8 +313,14 @@ impl Tracker {
             }
             match self.place(&path) {
                 Some((lock, name)) => self.enter(&lock, name, at, true),
-                None => self.appear(&path),
+                None => self.appear(&path, false),
             }
+        }
+        // Only the touched nodes below this one are of interest.
+        let mut touched_below: HashMap<&str, Vec<&str>> = HashMap::new();
+        touched.iter().for_each(|node| touched_below.entry(above(node)).or_default().push(node));
+        for (path, children) in &survey.listed {
+            self.count_listed(path, children, touched_below.get(path.as_str()).map_or(&[], Vec::as_slice));
         }
         self.touched = None;
         for path in self.locks.keys().cloned().collect::<Vec<_>>() {
@@ -285,6 +338,10 @@ impl Tracker {
     /// Notes what an owner has recorded about the end of its hold. If the hold has ended before, that is a fact.
     pub fn recorded(&mut self, end: RecordedEnd, at: Moment) {
         let known = self.unexplained.iter().position(|hold| end.is_of(&hold.contender.lock, &hold.info));
+        // Its records have changed too.
+        if let Some((path, _)) = self.locks.get_key_value(end.path.as_str()) {
+            self.dirty.insert(path.clone());
+        }
         if let Some(hold) = known.and_then(|known| self.unexplained.remove(known)) {
             let what = What::Explained { contender: hold.contender, how: end.how };
             self.facts.push(Fact { at, what, about: false });
@@ -362,6 +419,9 @@ impl Tracker {
             Limit::Permits(permits) => Some(permits),
             _ => None,
         });
+        found.kazoo_permits = node.and_then(|node| ForeignSemaphore::Kazoo.limit(&node.data));
+        found.leased = record.and_then(contest::leased);
+        found.since = node.and_then(|node| moment(node.ctime_ms)).or(found.since);
         let LastRelease { freed, .. } = record
             .map_or_else(LastRelease::default, |node| lockkeeper_core::ReleaseRecord::last(&node.data, node.version));
         found.freed = freed.or(found.freed);
@@ -484,13 +544,14 @@ impl Tracker {
         self.forget_if_unused(path);
     }
 
-    /// A node that is no contender exists.
-    fn appear(&mut self, path: &str) {
+    /// A node that is no contender exists. `is_new`: its creation was seen.
+    fn appear(&mut self, path: &str, is_new: bool) {
         let Some(lock) = self.lock(path) else { return };
         if lock.exists {
             return;
         }
         lock.exists = true;
+        lock.created = is_new.then_some(0);
         self.want_lock(path);
         if *path != *self.root
             && let Some(parent) = self.locks.get_mut(above(path))
@@ -511,6 +572,8 @@ impl Tracker {
             lock.exists = false;
             lock.data = ReadState::Done;
             lock.permits = None;
+            (lock.kazoo_permits, lock.leased) = (None, None);
+            (lock.created, lock.since, lock.changed) = (None, None, LastChange::Other);
         }
         if *path != *self.root
             && let Some(parent) = self.locks.get_mut(above(&path))

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::Lockkeeper;
+use lockkeeper::admin::{Admin, LockInfo};
+use lockkeeper_core::leased::{Held, Record};
 use lockkeeper_history::{HoldEnd, Recorder};
 use lockkeeper_observe::watch::{
-    End, Journal, LockState, Notice, Observation, Observer, Options, RecordedEnd, Snapshot, Totals,
+    End, Journal, LockState, Notice, Observation, Observer, Options, RecordedEnd, Snapshot, Totals, View,
 };
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
@@ -453,6 +455,149 @@ fn a_lock_that_was_held_before_is_found_at_every_depth() {
         assert_eq!((watching.totals.in_use, watching.totals.holders), (1, 1));
         watching.stop().await;
     });
+}
+
+/// A view beside a client that reads all locks.
+struct Beside {
+    observation: Observation,
+    view: View,
+    locks: BTreeMap<String, LockInfo>,
+    admin: Admin,
+}
+
+impl Beside {
+    /// Waits until the view has what a fresh read shows, and returns it.
+    async fn agrees(&mut self, what: &str) -> &BTreeMap<String, LockInfo> {
+        let mut changes = self.observation.changes();
+        let mut fresh = BTreeMap::new();
+        let waiting = async {
+            loop {
+                changes.borrow_and_update();
+                for (path, lock) in self.view.refresh().unwrap_or_default() {
+                    match lock {
+                        Some(lock) => _ = self.locks.insert(path.to_string(), self.admin.recall(lock).await.unwrap()),
+                        None => _ = self.locks.remove(&*path),
+                    }
+                }
+                // A view does not name other nodes.
+                let own = |lock: LockInfo| (lock.path.clone(), without_unknown(lock));
+                fresh = self.admin.list("/locks").await.unwrap().into_iter().map(own).collect();
+                if self.locks == fresh {
+                    return;
+                }
+                if !self.view.is_late() {
+                    changes.changed().await.unwrap();
+                }
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("{what}: {:#?} is not {fresh:#?}", self.locks);
+        }
+        &self.locks
+    }
+}
+
+fn without_unknown(mut lock: LockInfo) -> LockInfo {
+    lock.unknown.clear();
+    lock
+}
+
+#[test]
+fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let (proxy, servers) = (Proxy::start(server.addr()).await, server.connect_string());
+        let client = foreign(&servers).await;
+        for path in ["/locks/before", "/locks/curator", "/locks/c/leases", "/locks/c/locks", "/locks/k-__lock__"] {
+            make(&client, path).await;
+        }
+        let persistent = CreateMode::PersistentSequential.with_acls(Acls::anyone_all());
+        join(&client, "/locks/before", CURATOR).await;
+        join(&client, "/locks/before", CURATOR).await;
+        let [ours, others] =
+            [Lockkeeper::connect(&servers).await.unwrap(), Lockkeeper::connect(&servers).await.unwrap()];
+        let observation = Observation::new(Options::default());
+        let keeper = Lockkeeper::connect(&proxy.connect_string()).await.unwrap();
+        let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
+        let task = tokio::spawn(observer.run());
+        let (view, locks, admin) = (observation.view(), BTreeMap::new(), others.admin());
+        let mut beside = Beside { observation: observation.clone(), view, locks, admin };
+        assert_eq!(beside.agrees("what was there before").await["/locks/before"].waiters.len(), 1);
+
+        let mutex = ours.mutex("/locks/app/mutex").acquire().message("a test").await.unwrap();
+        let other = others.mutex("/locks/app/mutex");
+        let mut waiting = Box::pin(other.acquire().into_future());
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        let rwlock = ours.rwlock("/locks/app/rw");
+        let readers =
+            [rwlock.read().acquire().await.unwrap(), others.rwlock("/locks/app/rw").read().acquire().await.unwrap()];
+        let permits = ours.semaphore("/locks/pool", 3).acquire().await.unwrap();
+        let class = ours.priority_lock("/locks/class").acquire().await.unwrap();
+        let record = Record { owner: Some(lease()), request: None };
+        let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+        let leased = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        client.create("/locks/lease", &record.to_bytes(), &leased).await.unwrap();
+        client.create(&format!("/locks/curator/{CURATOR}"), b"left", &persistent).await.unwrap();
+        let blocked = join(&client, "/locks/curator", CURATOR).await;
+        join(&client, "/locks", "job").await;
+        join(&client, "/locks/c/leases", "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-").await;
+        join(&client, "/locks/c/locks", CURATOR).await;
+        make(&client, "/locks/k").await;
+        client.set_data("/locks/k", b"3", None).await.unwrap();
+        client.create("/locks/k/0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c40", b"worker", &ephemeral).await.unwrap();
+        let seen = beside.agrees("locks of every kind").await;
+        let held = ["app/mutex", "app/rw", "before", "c", "class", "job", "k", "lease", "pool"];
+        let has = |name: &str| seen.get(&format!("/locks/{name}")).is_some_and(|lock| !lock.holders.is_empty());
+        assert!(held.into_iter().all(has), "{:?}", seen.keys());
+        assert!(seen["/locks/curator"].waiters[0].blocked_by.is_some());
+
+        // A hold is broken, one is asked for, one is handed over, and a number of others come and go.
+        beside.admin.revoke("/locks/app/rw", Some("a deploy")).await.unwrap();
+        beside.agrees("a request to release").await;
+        delete(&client, &blocked).await;
+        mutex.release().await.unwrap();
+        let granted = waiting.await.unwrap();
+        for _ in 0..20 {
+            let node = join(&client, "/locks/before", CURATOR).await;
+            delete(&client, &node).await;
+        }
+        let locks = beside.agrees("a handover").await;
+        assert_eq!(locks["/locks/before"].entries.unwrap().count, 22);
+
+        proxy.refuse();
+        proxy.cut(Cut::Reset);
+        for guard in readers {
+            guard.release().await.unwrap();
+        }
+        drop(permits.release().await);
+        class.release().await.unwrap();
+        join(&client, "/locks/before", CURATOR).await;
+        client.delete("/locks/lease", None).await.unwrap();
+        let unseen = ours.mutex("/locks/unseen").acquire().await.unwrap();
+        proxy.heal();
+        let locks = beside.agrees("a gap").await;
+        let names = ["app/mutex", "before", "c", "curator", "job", "k", "unseen"].map(|name| format!("/locks/{name}"));
+        assert_eq!(locks.keys().cloned().collect::<Vec<_>>(), names);
+        assert_eq!(locks["/locks/before"].entries.unwrap().count, 23);
+        drop((granted, unseen));
+        beside.agrees("releases").await;
+        task.abort();
+    });
+}
+
+/// The owner of a leased lock.
+fn lease() -> Held {
+    Held {
+        id: "build-7".to_owned(),
+        message: Some("nightly".to_owned()),
+        until_ms: i64::MAX,
+        priority: 3,
+        waiting_ms: 0,
+        cleanup_ms: 5_000,
+        revocation: None,
+        notice_ms: None,
+        granted_by: None,
+    }
 }
 
 /// Servers before ZooKeeper 3.6 do not know the watch.

@@ -1,12 +1,14 @@
 //! The tracker against an oracle: random histories of queues, with events and reads that arrive late, and gaps.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper::admin::SessionId;
+use lockkeeper::admin::{Entries, LockInfo, SessionId};
+use lockkeeper::contest::{Contest, PathState, contender, format_of};
 use lockkeeper_core::PathRecord;
 use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Survey, Tracker, Wanted, What};
 use lockkeeper_session::Zxid;
-use lockkeeper_session::ensemble::{Node, TreeChange};
+use lockkeeper_session::ensemble::{Children, Node, TreeChange, above};
 use proptest::prelude::*;
 
 /// What a lock's contenders are.
@@ -41,12 +43,20 @@ enum Action {
     Reconnect,
 }
 
+/// What a server counts below a node.
+#[derive(Clone, Copy, Default)]
+struct Below {
+    created: u32,
+    changed: i64,
+}
+
 /// A server, as much of it as a tracker sees.
 #[derive(Default)]
 struct World {
     nodes: BTreeMap<String, Node>,
+    below: BTreeMap<String, Below>,
     zxid: i64,
-    sequence: i32,
+    attempts: u64,
     /// Events that the tracker has not seen. `None`: it is not connected.
     events: Option<VecDeque<(String, TreeChange)>>,
     sessions: i64,
@@ -70,14 +80,24 @@ impl World {
         let node =
             Node { data, czxid: zxid, mzxid: zxid, pzxid: zxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
         self.nodes.insert(path.to_owned(), node);
+        self.count(path, 1);
         self.tell(path, TreeChange::Created);
     }
 
     fn delete(&mut self, path: &str) {
         if self.nodes.remove(path).is_some() {
             self.ended.insert(path.to_owned());
+            self.zxid += 1;
+            self.count(path, 0);
             self.tell(path, TreeChange::Deleted);
         }
+    }
+
+    /// The server counts the changes below each node.
+    fn count(&mut self, path: &str, created: u32) {
+        let (parent, _) = path.rsplit_once('/').unwrap();
+        let below = self.below.entry(parent.to_owned()).or_default();
+        *below = Below { created: below.created + created, changed: self.zxid };
     }
 
     fn tell(&mut self, path: &str, change: TreeChange) {
@@ -91,9 +111,10 @@ impl World {
 
     fn join(&mut self, lock: usize, session: i64, reads: bool) {
         let (path, kind) = LOCKS[lock];
-        self.sequence += 1;
-        let number = self.sequence;
-        let id = format!("{:032x}", u128::from(number.unsigned_abs()) << 64 | 0x4000_8000);
+        self.attempts += 1;
+        let id = format!("{:032x}", u128::from(self.attempts) << 64 | 0x4000_8000);
+        let directory = if kind == Kind::Numbered { above(path) } else { path };
+        let number = self.below.get(directory).map_or(0, |below| below.created);
         let uuid = format!("{}-{}-{}-{}-{}", &id[..8], &id[8..12], &id[12..16], &id[16..20], &id[20..]);
         let node = match (kind, reads) {
             (Kind::Kazoo, _) => format!("{path}/{id}__lock__{number:010}"),
@@ -117,6 +138,27 @@ impl World {
         let mut queue: Vec<_> = self.nodes.iter().filter(|(path, _)| is_in(path)).collect();
         queue.sort_by_key(|(path, _)| path[path.len() - 10..].to_owned());
         queue
+    }
+
+    /// The lock as a client describes it that reads it now.
+    fn described(&self, lock: &str, kind: Kind) -> Option<LockInfo> {
+        let name = |path: &str| path[lock.len()..].trim_start_matches('/').to_owned();
+        let known: HashMap<_, _> = self.queue(lock, kind).into_iter().map(|(path, node)| (name(path), node)).collect();
+        let known: HashMap<_, _> =
+            known.into_iter().map(|(name, node)| (name.clone(), contender(&name, node))).collect();
+        let names: Vec<_> = known.keys().cloned().collect();
+        let listed = if kind == Kind::Numbered { above(lock) } else { lock };
+        let Below { created, changed } = self.below.get(listed).copied().unwrap_or_default();
+        let since = UNIX_EPOCH + Duration::from_millis(1_000);
+        let state = PathState {
+            permits: (kind == Kind::Permits).then_some(PERMITS),
+            entries: (kind != Kind::Numbered).then(|| Entries::new(created, since)),
+            changed: Some(Zxid(changed)),
+            leased: None,
+        };
+        let info = Contest::new(lock, format_of(&names), &names, &known).described(None, state);
+        let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
+        is_used.then_some(info)
     }
 
     /// The holders, by the definition of each kind.
@@ -145,12 +187,19 @@ impl World {
     }
 
     fn survey(&self) -> Survey {
-        let mut listed: BTreeMap<String, Vec<String>> = BTreeMap::from([("/locks".to_owned(), Vec::new())]);
+        let locks = LOCKS.into_iter().filter(|(_, kind)| *kind != Kind::Numbered).map(|(lock, _)| lock);
+        let directories = ["/locks", "/locks/app"].into_iter().chain(locks);
+        let mut listed: BTreeMap<String, Vec<String>> = directories.map(|path| (path.to_owned(), Vec::new())).collect();
         for path in self.nodes.keys().filter(|path| *path != "/locks") {
             let (parent, name) = path.rsplit_once('/').unwrap();
             listed.entry(parent.to_owned()).or_default().push(name.to_owned());
         }
-        Survey { listed: listed.into_iter().collect(), unreadable: Vec::new() }
+        let children = |(path, names): (String, Vec<String>)| {
+            let Below { created, changed } = self.below.get(&path).copied().unwrap_or_default();
+            let changed = Zxid(changed);
+            (path, Children { names, data_len: 0, created, ctime_ms: 1_000, changed })
+        };
+        Survey { listed: listed.into_iter().map(children).collect(), unreadable: Vec::new() }
     }
 }
 
@@ -367,6 +416,7 @@ fn check(run: &Run) {
         let alive = run.world.queue(lock, kind).into_iter().filter(|(_, node)| !node.owner.is_none());
         let others: BTreeSet<_> = alive.map(|(path, _)| path.clone()).filter(|path| !real.contains(path)).collect();
         assert_eq!((holders, waiters), (real, others), "{lock}");
+        assert_eq!(run.tracker.described(lock), run.world.described(lock, kind), "as a client reads it");
     }
 }
 

@@ -164,6 +164,8 @@ pub(crate) mod tests {
     use super::*;
     use crate::deadlock::Certainty;
     use crate::watch::observation::{Options, Tree};
+    use lockkeeper::admin::LockInfo;
+
     use crate::watch::{Rule, Survey, Tracker};
 
     fn name(sequence: u32) -> String {
@@ -246,9 +248,8 @@ pub(crate) mod tests {
         let tree = Tree { observation: observation.clone(), index: 0, root: "/locks".into() };
         tree.catch_up();
         let paths = || {
-            let mut paths: Vec<_> = observation.contenders().into_iter().map(|(path, all)| (path, all.len())).collect();
-            paths.sort();
-            paths.into_iter().map(|(path, count)| format!("{path} {count}")).collect::<Vec<_>>()
+            let count = |lock: LockInfo| format!("{} {}", lock.path, lock.holders.len() + lock.waiters.len());
+            observation.waited_for().into_iter().map(count).collect::<Vec<_>>()
         };
         assert_eq!(paths(), ["/locks/app/0 2", "/locks/app/1 2", "/locks/app/2 2"]);
         for lock in 0..2 {

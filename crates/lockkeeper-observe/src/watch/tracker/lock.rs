@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use lockkeeper::admin::ContenderInfo;
 use lockkeeper::admin::LEASE;
 use lockkeeper::admin::SessionId;
-use lockkeeper::contest::{Contest, Marker, contender, format_of};
+use lockkeeper::contest::{Contest, Leased, Marker, contender, format_of};
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Held;
 use lockkeeper_session::Zxid;
@@ -45,6 +46,18 @@ pub(super) enum MarkerState {
     Unread,
     Read(Marker),
     Lost,
+}
+
+/// What created or deleted a node below a path last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum LastChange {
+    /// It is not known, or a node was deleted.
+    #[default]
+    Other,
+    /// A listing names the transaction.
+    By(Zxid),
+    /// The creation of this node was seen.
+    Created(Box<str>),
 }
 
 /// The node of a contender.
@@ -107,6 +120,15 @@ pub(super) struct Lock {
     pub(super) marker: MarkerState,
     pub(super) data: ReadState,
     pub(super) permits: Option<u32>,
+    /// The same of Kazoo's semaphore.
+    pub(super) kazoo_permits: Option<u32>,
+    /// What the record of a leased lock says.
+    pub(super) leased: Option<Leased>,
+    /// How many nodes were created below the path's node since that was created, and when it was.
+    pub(super) created: Option<u32>,
+    pub(super) since: Option<SystemTime>,
+    /// The last change of the nodes below the path.
+    pub(super) changed: LastChange,
     /// The node of the hold that was released last, if the path's data says so.
     pub(super) freed: Option<Zxid>,
     pub(super) lease: Option<Lease>,
@@ -153,6 +175,7 @@ impl Lock {
             entry.is_placed = false;
         }
         self.alone = None;
+        self.changed = LastChange::Other;
     }
 
     /// Whether no other contender can hold the lock until the node of this one goes.
@@ -170,6 +193,7 @@ impl Lock {
             return Some(Vec::new());
         }
         let contest = Contest::new(path, format_of(&names), &names, &self.known);
+        let permits = if contest.semaphore().is_some() { self.kazoo_permits } else { self.permits };
         let marker = match self.marker {
             MarkerState::Read(marker) => Some(marker),
             MarkerState::Missing => None,
@@ -179,7 +203,7 @@ impl Lock {
         if contest.counts_permits() && self.exists && self.permits.is_none() && self.data != ReadState::Done {
             return None;
         }
-        let roles = contest.roles(marker, self.permits);
+        let roles = contest.roles(marker, permits);
         let is_blocked =
             roles.holders.is_empty() && roles.waiters.first().is_some_and(|(_, blocked)| blocked.is_some());
         let (holders, garbage) =

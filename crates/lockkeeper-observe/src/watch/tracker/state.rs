@@ -1,14 +1,16 @@
 //! The locks as they are now.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use lockkeeper::admin::ContenderInfo;
+use lockkeeper::admin::{ContenderInfo, Entries, LockInfo};
+use lockkeeper::contest::{Contest, PathState, created_by, format_of};
+use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, NodeFormat};
+use lockkeeper_session::ensemble::above;
 use serde::Serialize;
 
 use super::super::fact::{Contender, Moment};
 use super::Tracker;
-use super::lock::{Entry, Lock, named};
+use super::lock::{Entry, LastChange, Lock, MarkerState, named, node_of};
 
 /// A lock as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -151,17 +153,67 @@ impl Tracker {
         totals
     }
 
-    /// What the nodes of the contenders say, by the lock's path, of each lock with a waiter: the holders first, then the waiters.
-    pub fn contenders(&self) -> HashMap<Arc<str>, Vec<(ContenderInfo, bool)>> {
-        let of = |lock: &Lock| {
-            let all = lock.contenders().filter_map(|(_, entry, info)| Some((info?.clone(), entry.granted.is_some())));
-            let mut all: Vec<_> = all.collect();
-            all.sort_by_key(|(_, holds)| !holds);
-            all
+    /// The paths of the locks that have nodes in their queue, or a record of a lease.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.locks.iter().filter(|(_, lock)| !lock.entries.is_empty() || lock.leased.is_some()).map(|(path, _)| path)
+    }
+
+    /// Returns a lock with its holders and waiters, as [`Admin::survey`](lockkeeper::admin::Admin::survey) does, from what was seen; `None`
+    /// if it has no holder, no waiter and no node without a session. Tokens have epoch 0, and children that are no contenders are left out.
+    pub fn described(&self, path: &str) -> Option<LockInfo> {
+        let lock = self.locks.get(path)?;
+        let names: Vec<_> = lock.names().collect();
+        let format = format_of(&names);
+        let contest = Contest::new(path, format, &names, &lock.known);
+        let (beside, curators);
+        let (own, permits, listed) = match contest.semaphore() {
+            Some(ForeignSemaphore::Kazoo) => (None, lock.kazoo_permits, None),
+            Some(ForeignSemaphore::Curator) => {
+                curators = node_of(path, CURATOR_LEASES);
+                (None, None, self.locks.get(curators.as_str()))
+            }
+            None if format == NodeFormat::Numbered => {
+                beside = above(path);
+                (None, lock.permits, self.locks.get(beside))
+            }
+            None => (Some(lock), lock.permits, Some(lock)),
         };
-        let is_waited_for = |lock: &Lock| lock.entries.values().any(|entry| entry.granted.is_none());
-        let waited_for = self.locks.iter().filter(|(_, lock)| is_waited_for(lock));
-        waited_for.map(|(path, lock)| (path.clone(), of(lock))).collect()
+        let changed = listed.and_then(|listed| match &listed.changed {
+            LastChange::Other => None,
+            LastChange::By(transaction) => Some(*transaction),
+            LastChange::Created(node) => {
+                let (_, name) = self.place(node).filter(|(lock, _)| **lock == *path)?;
+                lock.known.get(&name).map(created_by)
+            }
+        });
+        let entries = own.and_then(|lock| Some(Entries::new(lock.created?, lock.since?)));
+        let marker = match lock.marker {
+            MarkerState::Read(marker) => Some(marker),
+            _ => None,
+        };
+        let permits = permits.filter(|_| contest.counts_permits() || contest.semaphore().is_some());
+        let state = PathState { permits, entries, changed, leased: lock.leased.clone() };
+        let info = contest.described(marker, state);
+        let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
+        (is_used || info.lease.is_some()).then_some(info)
+    }
+
+    /// The same of a lock with a waiter.
+    pub(crate) fn described_if_waited_for(&self, path: &str) -> Option<LockInfo> {
+        let is_waited_for = self.locks.get(path)?.entries.values().any(|entry| entry.granted.is_none());
+        if !is_waited_for {
+            return None;
+        }
+        self.described(path).filter(|lock| !lock.waiters.is_empty())
+    }
+
+    /// Whether a read that is under way may show another holder or waiter of this lock.
+    pub(crate) fn is_being_read(&self, path: &str) -> bool {
+        self.locks.get(path).is_some_and(|lock| {
+            let is_unread =
+                |(name, entry): (&String, &Entry)| entry.read.is_under_way() && !lock.known.contains_key(name);
+            lock.marker == MarkerState::Unread || lock.entries.iter().any(is_unread)
+        })
     }
 }
 
