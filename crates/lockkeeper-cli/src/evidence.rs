@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::{ContenderInfo, LockInfo};
+use lockkeeper::admin::{ContenderInfo, LockInfo, LockListing, Unreadable};
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Habits, History, PastHold};
 use lockkeeper_observe::deadlock::{Certainty, Deadlock, confirmed};
@@ -68,6 +68,25 @@ impl Overview {
         let habits = habits(keeper, locks, time.now).await?;
         let deadlocks = confirmed(&admin, &part.root, locks).await?;
         Ok(Overview { deadlocks, habits, time })
+    }
+}
+
+/// The locks of a part at one moment, and what else is known of them.
+pub(crate) struct Look {
+    pub locks: Vec<LockInfo>,
+    pub unreadable: Vec<Unreadable>,
+    pub overview: Overview,
+}
+
+impl Look {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The server refuses the reads or cannot be reached.
+    pub(crate) async fn at(keeper: &Lockkeeper, part: &Part) -> Result<Self, Error> {
+        let LockListing { mut locks, unreadable, .. } = keeper.admin().survey(part.root.as_str()).await?;
+        let overview = Overview::of(keeper, part, &mut locks).await?;
+        Ok(Look { locks, unreadable, overview })
     }
 }
 

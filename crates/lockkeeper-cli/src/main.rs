@@ -28,8 +28,6 @@ mod crontab;
 mod daemon;
 mod evidence;
 mod exit;
-#[cfg(feature = "top")]
-mod feed;
 mod findings;
 mod grace;
 mod group;
@@ -39,6 +37,8 @@ mod jobsview;
 mod kind;
 mod launcher;
 mod letters;
+#[cfg(feature = "top")]
+mod live;
 mod liveline;
 mod local;
 mod nested;

@@ -1,5 +1,6 @@
 //! The servers' clock beside this machine's: every time that is printed about a lock is the servers'.
 
+use std::borrow::Borrow;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::{Admin, LockInfo};
@@ -14,7 +15,7 @@ const TOLERATED: Duration = Duration::from_secs(2);
 const FAR: Duration = Duration::from_secs(60);
 
 /// What a command knows of the servers' clock.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerTime {
     /// What it shows now; `None` if only this machine's clock is known, and that one is wrong.
     pub now: Option<SystemTime>,
@@ -25,7 +26,7 @@ pub(crate) struct ServerTime {
 impl ServerTime {
     /// Asks the servers, if anything is to be said about these locks. As [`ServerTime::of`], if this user may not write, or if there
     /// is nothing to write to: a command that asks creates no node.
-    pub(crate) async fn ask(admin: &Admin, locks: &[LockInfo]) -> Self {
+    pub(crate) async fn ask(admin: &Admin, locks: &[impl Borrow<LockInfo>]) -> Self {
         let sent = SystemTime::now();
         if stamps(locks).next().is_some()
             && let Ok(Some(ms)) = known_server_now_ms(admin.keeper()).await
@@ -43,7 +44,7 @@ impl ServerTime {
     }
 
     /// Takes this machine's clock for the servers', unless these locks have times that are in its future.
-    pub(crate) fn of(locks: &[LockInfo]) -> Self {
+    pub(crate) fn of(locks: &[impl Borrow<LockInfo>]) -> Self {
         Self::no_earlier(stamps(locks).max(), SystemTime::now())
     }
 
@@ -94,8 +95,8 @@ fn note(least: &str, by: Duration, how: &str) -> String {
 }
 
 /// The times that servers wrote into these locks.
-fn stamps(locks: &[LockInfo]) -> impl Iterator<Item = SystemTime> {
-    let contenders = locks.iter().flat_map(|lock| lock.holders.iter().chain(&lock.waiters));
+fn stamps(locks: &[impl Borrow<LockInfo>]) -> impl Iterator<Item = SystemTime> {
+    let contenders = locks.iter().map(Borrow::borrow).flat_map(|lock| lock.holders.iter().chain(&lock.waiters));
     contenders.flat_map(|contender| [Some(contender.since), contender.granted].into_iter().flatten())
 }
 

@@ -6,6 +6,8 @@ use std::time::Duration;
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::Certainty;
+#[cfg(feature = "top")]
+use lockkeeper_observe::deadlock::Deadlock;
 use lockkeeper_observe::table::{Recorded, Row, State};
 use lockkeeper_session::text::excerpt;
 use unicode_width::UnicodeWidthStr;
@@ -31,6 +33,15 @@ pub(crate) fn recorded(habits: Option<&Habits>) -> Recorded {
     let Some(habits) = habits else { return Recorded::default() };
     let flapping = habits.flapping.as_ref().map(|it| (it.changes, it.losses));
     Recorded { usual: habits.usual(), is_enough: habits.usual_of_enough().is_some(), flapping }
+}
+
+/// Adds what is to be said about the locks of these rows, which are on the screen.
+#[cfg(feature = "top")]
+pub(crate) fn judge(rows: &mut [Row<'_>], shown: std::ops::Range<usize>, deadlocks: &[Deadlock]) {
+    let end = shown.end.min(rows.len());
+    for row in &mut rows[shown.start.min(end)..end] {
+        *row = row.clone().judged(deadlocks);
+    }
 }
 
 /// Returns the table. On a terminal, each line fits into its width, and the state has a colour.

@@ -9,7 +9,7 @@ use lockkeeper::admin::{ContenderInfo, LockInfo};
 
 use crate::args::ask::ListOrder;
 use crate::commands::list::order;
-use crate::feed::Snapshot;
+use crate::live::Snapshot;
 
 /// What the screen shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ impl App {
 
     /// Returns a lock, if it is in use.
     pub(crate) fn lock(&self, path: &str) -> Option<&LockInfo> {
-        self.snapshot.as_ref()?.locks.iter().find(|lock| lock.path == path)
+        self.snapshot.as_ref()?.locks.iter().map(|shown| &shown.lock).find(|lock| lock.path == path)
     }
 
     /// Returns the contenders of a lock in order.

@@ -5,8 +5,8 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::admin::{LockInfo, Unreadable};
-use lockkeeper::{Error, Lockkeeper};
+use lockkeeper::Lockkeeper;
+use lockkeeper::admin::Unreadable;
 use lockkeeper_observe::servers::{self, ServerMode, ServerReport};
 use lockkeeper_observe::table::Row;
 use serde::Serialize;
@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::args::ask::{ListArgs, ListOrder};
 use crate::commands::realms::ask_each;
 use crate::commands::show::{inquire, inquire_of};
-use crate::evidence::Overview;
+use crate::evidence::Look;
 use crate::exit::Failure;
 use crate::output::{self, Printer};
 use crate::place::Place;
@@ -24,9 +24,13 @@ use crate::table::{recorded, table};
 use crate::text::{broken_line, counted, plain};
 use crate::views::{BrokenView, LockView};
 #[cfg(feature = "top")]
+use tokio::time::{Instant, MissedTickBehavior};
+
+#[cfg(feature = "top")]
 use crate::{
     exit::Code,
-    feed::{Snapshot, feed},
+    live::{Pace, Snapshot, follow},
+    table::judge,
 };
 
 /// A lock of the list, as `--json` shows it. These fields are documented and stay.
@@ -42,13 +46,6 @@ struct RowView<'a> {
 struct LocksView<'a> {
     locks: Vec<RowView<'a>>,
     unreadable: &'a [Unreadable],
-}
-
-/// The locks of one part, and what else is known of them.
-struct Found {
-    locks: Vec<LockInfo>,
-    unreadable: Vec<Unreadable>,
-    overview: Overview,
 }
 
 /// Lists locks; returns the exit status.
@@ -70,7 +67,12 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
             None => None,
         }
     };
-    let (answers, state) = tokio::join!(ask_each(&parts, printer, async |part| find(part).await), state);
+    let (answers, state) = tokio::join!(
+        ask_each(&parts, printer, async |part| {
+            inquire_of(&part.settings, async |keeper: Lockkeeper| Look::at(&keeper, part).await).await
+        }),
+        state
+    );
     let mut answers = answers?;
     let source = answers.source();
     let mut rows = Vec::new();
@@ -147,27 +149,32 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
     let (told, mut snapshots) = tokio::sync::watch::channel(None);
     let (_again, woken) = tokio::sync::watch::channel(());
     let (unwatched, mut unwatched_now) = tokio::sync::watch::channel(false);
-    let mut feeding = std::pin::pin!(feed(parts, &told, woken, || _ = unwatched.send_replace(true)));
+    let mut following = std::pin::pin!(follow(parts, &told, woken, || _ = unwatched.send_replace(true)));
     let is_terminal = std::io::stdout().is_terminal();
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
+    seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut latest: Option<std::sync::Arc<Snapshot>> = None;
+    let mut pace = Pace::new();
     loop {
         tokio::select! {
             biased;
-            () = &mut feeding => return Ok(0),
-            Ok(()) = snapshots.changed() => latest = snapshots.borrow_and_update().clone(),
-            _ = seconds.tick(), if is_terminal => {}
+            () = &mut following => return Ok(0),
+            Ok(()) = async { pace.due().await; snapshots.changed().await } => latest = snapshots.borrow_and_update().clone(),
+            _ = async { pace.due().await; seconds.tick().await }, if is_terminal => {}
             Ok(()) = unwatched_now.changed() => {
                 return Err(Failure::new(Code::Refused, "these servers have no watch of a tree").hint("it needs ZooKeeper 3.6"));
             }
         }
         let Some(snapshot) = &latest else { continue };
+        let begun = Instant::now();
         let mut rows = snapshot.rows();
         select(&mut rows);
         let size = Size::of(std::io::stdout());
+        // The last row is free, so that nothing scrolls.
+        let shown = size.map_or(rows.len(), |size| size.rows.saturating_sub(2));
+        judge(&mut rows, 0..shown, &snapshot.deadlocks);
         let mut text = output::shown(&table(&rows, size), &std::io::stdout()).into_owned();
         if let Some(size) = size {
-            // The last row is free, so that nothing scrolls.
             let kept: String = text.split_inclusive('\n').take(size.rows.saturating_sub(1)).collect();
             let cleared: String = kept.lines().map(|line| format!("{line}\x1b[K\n")).collect();
             text = format!("\x1b[H{cleared}\x1b[J");
@@ -179,16 +186,8 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
         if output::is_reader_gone() {
             return Ok(0);
         }
+        pace.done(begun);
     }
-}
-
-async fn find(part: &Part) -> Result<Found, Failure> {
-    inquire_of(&part.settings, async |keeper: Lockkeeper| {
-        let mut found = keeper.admin().survey(part.root.as_str()).await?;
-        let overview = Overview::of(&keeper, part, &mut found.locks).await?;
-        Ok::<_, Error>(Found { locks: found.locks, unreadable: found.unreadable, overview })
-    })
-    .await
 }
 
 /// Sorts the rows. What is not known comes last.

@@ -12,14 +12,14 @@ use lockkeeper_history::{Entry, Flapping};
 use lockkeeper_observe::servers;
 use ratatui::DefaultTerminal;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::args::ask::TopArgs;
 use crate::commands::doctor::{self, ASKING};
 use crate::commands::history::{self, Answer};
 use crate::commands::show::{inquire, inquire_of};
 use crate::exit::{Code, Failure};
-use crate::feed::feed;
+use crate::live::{Pace, follow};
 use crate::output::Printer;
 use crate::pastview::{self, Row};
 use crate::place::Place;
@@ -60,16 +60,19 @@ async fn show(
     let (again, woken) = watch::channel(());
     let (found, mut results) = mpsc::unbounded_channel();
     let (unwatched, mut unwatched_now) = watch::channel(false);
-    let mut feeding = std::pin::pin!(feed(parts, &told, woken, || _ = unwatched.send_replace(true)));
+    let mut following = std::pin::pin!(follow(parts, &told, woken, || _ = unwatched.send_replace(true)));
     let mut tasks = futures_util::stream::FuturesUnordered::new();
     let mut keys = EventStream::new();
     // The ages grow without a change of the locks.
     let mut seconds = interval(Duration::from_secs(1));
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut details = None;
+    let (mut pace, mut updating) = (Pace::new(), None);
     loop {
+        let begun = updating.take().unwrap_or_else(Instant::now);
         let screen = Screen { app: &app, source: &source, details: details.as_ref(), colours, printer };
         terminal.draw(|frame| screen.draw(frame)).map_err(|error| Failure::system("cannot use the terminal", error))?;
+        pace.done(begun);
         tokio::select! {
             biased;
             key = keys.next() => {
@@ -93,7 +96,8 @@ async fn show(
                 Found::Said(said) => app.said = Some(said),
                 Found::Details(found) => details = Some(found),
             },
-            changed = snapshots.changed() => {
+            changed = async { pace.due().await; snapshots.changed().await } => {
+                updating = Some(Instant::now());
                 if changed.is_ok() && let Some(snapshot) = snapshots.borrow_and_update().clone() {
                     app.update(snapshot);
                 }
@@ -101,8 +105,8 @@ async fn show(
             Ok(()) = unwatched_now.changed() => {
                 app.said = Some("these servers have no watch of a tree (ZooKeeper 3.6): any key reads again".to_owned());
             }
-            () = &mut feeding => return Ok(0),
-            _ = seconds.tick() => {}
+            () = &mut following => return Ok(0),
+            _ = async { pace.due().await; seconds.tick().await } => {}
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::commands::list::order;
 use crate::output::Printer;
 use crate::pastview::{held, short};
 use crate::screen::cut;
-use crate::table::{lines, severity};
+use crate::table::{judge, lines, severity};
 use crate::text::{ahead, counted, plain, who};
 
 /// The least width of the name of the servers.
@@ -88,7 +88,7 @@ impl Screen<'_> {
         let Some(snapshot) = &self.app.snapshot else {
             return cut(&format!("{}   reading", self.source), width.into());
         };
-        let waited = snapshot.locks.iter().filter(|lock| !lock.waiters.is_empty()).count();
+        let waited = snapshot.locks.iter().filter(|shown| !shown.lock.waiters.is_empty()).count();
         let mut text = format!("   {} in use, {waited} waited for", snapshot.locks.len());
         if !snapshot.deadlocks.is_empty() {
             text.push_str(&format!(", {}", counted(snapshot.deadlocks.len() as u64, "deadlock")));
@@ -105,7 +105,7 @@ impl Screen<'_> {
     fn body(&self, area: Rect) -> (Vec<Line<'static>>, Option<usize>) {
         let width = usize::from(area.width);
         match &self.app.view {
-            View::Table => self.table(width),
+            View::Table => self.table(width, area.height.into()),
             View::Queue(path) => self.queue(path, width),
             View::History(path) => (self.history(path, width), None),
             View::Deadlocks => (self.deadlocks(width), None),
@@ -114,7 +114,7 @@ impl Screen<'_> {
         }
     }
 
-    fn table(&self, width: usize) -> (Vec<Line<'static>>, Option<usize>) {
+    fn table(&self, width: usize, height: usize) -> (Vec<Line<'static>>, Option<usize>) {
         let Some(snapshot) = &self.app.snapshot else { return (Vec::new(), None) };
         let mut rows = snapshot.rows();
         order(&mut rows, self.app.sort);
@@ -122,6 +122,8 @@ impl Screen<'_> {
             return (vec![Line::raw("no lock has a holder or a waiter")], None);
         }
         let chosen = rows.iter().position(|row| Some(&row.lock.path) == self.app.chosen.as_ref()).map(|at| at + 1);
+        let last = chosen.unwrap_or(0).max(height.saturating_sub(1));
+        judge(&mut rows, last.saturating_sub(height)..last, &snapshot.deadlocks);
         let severities = std::iter::once(Severity::None).chain(rows.iter().map(severity));
         let all = lines(&rows, Some(width)).into_iter().zip(severities).enumerate();
         let line = |(at, ([before, state], severity)): (usize, ([String; 2], Severity))| {
@@ -271,6 +273,6 @@ const HELP: &[&str] = &[
     "B      remove it by force; asks for a reason and a confirmation",
     "ESC q  back, and out of the table",
     "",
-    "The table is read again after each change. HELD counts from the grant, OLDEST",
-    "from the arrival of the first waiter. ? is what nobody knows.",
+    "The table follows each change. HELD counts from the grant, OLDEST from the",
+    "arrival of the first waiter. ? is what nobody knows.",
 ];

@@ -51,6 +51,10 @@ impl Screen {
         Screen { child, keys, shown, text: String::new() }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn press(&mut self, keys: &[u8]) {
         self.keys.write_all(keys).unwrap();
     }
@@ -73,15 +77,25 @@ impl Screen {
 
     /// Waits until the terminal shows this, whatever parts of it were drawn last; returns all that it shows.
     pub(crate) fn until_shown(&mut self, terminal: &mut vt100::Parser, text: &str) -> String {
+        self.until_it_shows(terminal, text, |shown| shown.contains(text))
+    }
+
+    /// Waits until the terminal shows what is asked for; returns all that it shows.
+    pub(crate) fn until_it_shows(
+        &mut self,
+        terminal: &mut vt100::Parser,
+        what: &str,
+        is: impl Fn(&str) -> bool,
+    ) -> String {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
             let shown = terminal.screen().contents();
-            if shown.contains(text) {
+            if is(&shown) {
                 return shown;
             }
             match self.shown.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => terminal.process(&bytes),
-                Err(_) => panic!("no {text:?} on the screen:\n{shown}"),
+                Err(_) => panic!("no {what:?} on the screen:\n{shown}"),
             }
         }
     }

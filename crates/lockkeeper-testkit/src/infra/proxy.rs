@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-pub use lockkeeper_wire::OpCode;
+pub use lockkeeper_wire::{ErrorCode, OpCode};
 pub use record::{Counts, Direction, Fate, Record, Tally, What};
 pub use rule::{Hold, On, Rule};
 
