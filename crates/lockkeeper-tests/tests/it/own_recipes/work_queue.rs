@@ -126,6 +126,8 @@ async fn a_worker_that_waits_sends_nothing_and_uses_one_session(world: &World) {
     let keeper = world.keeper_through(&proxy, SHORT).await;
     queue(world, &busy).put("busy".into()).await.unwrap();
     let taken = take(&queue(world, &busy)).outcome().await.unwrap();
+    // Behind this write, the server of this session has the item and its lock.
+    keeper.check().await.unwrap();
     let since = lists_of(&proxy.counts());
     let waiting = take(&queue(world, &keeper));
     watching(&proxy, since, 2).await;
@@ -146,7 +148,8 @@ async fn a_session_that_ends_is_an_error_of_the_wait(world: &World) {
     let session = keeper.check().await.unwrap();
     let since = lists_of(&proxy.counts());
     let waiting = take(&queue(world, &keeper));
-    watching(&proxy, since, 1).await;
+    // The second one is behind the create of the parent, and the call waits.
+    watching(&proxy, since, 2).await;
     let node = world.path("of-the-session");
     keeper
         .sessions()
@@ -185,6 +188,8 @@ async fn a_reply_that_is_lost_does_an_item_no_second_time(world: &World) {
     let proxy = world.proxy().await;
     let keeper = world.keeper_through(&proxy, STEADY).await;
     let queue = queue(world, &keeper);
+    queue.put("the parent is there".into()).await.unwrap();
+    take(&queue).outcome().await.unwrap().done().await.unwrap();
     let put = proxy.on_any(&[OpCode::Create, OpCode::Create2]).path("-item").cut_before_reply();
     queue.put("only".into()).await.unwrap();
     assert!(put.has_fired());
