@@ -188,7 +188,7 @@ impl Tracker {
                 found.changed = LastChange::Created(path.into());
             }
             TreeChange::Deleted => found.changed = LastChange::Other,
-            TreeChange::Written => return,
+            TreeChange::Written => {}
         }
     }
 
