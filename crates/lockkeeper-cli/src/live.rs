@@ -84,7 +84,8 @@ impl Snapshot {
         for state in states {
             snapshot.locks.extend(state.locks.iter().cloned());
             snapshot.deadlocks.extend(state.deadlocks.iter().cloned());
-            snapshot.failures.extend(state.failure.clone());
+            let failures = [&state.failure, &state.lost, &state.left_out];
+            snapshot.failures.extend(failures.into_iter().flatten().cloned());
             snapshot.time = state.time.clone().or(snapshot.time);
         }
         snapshot
@@ -115,7 +116,12 @@ struct PartState {
     locks: Vec<Arc<Shown>>,
     deadlocks: Vec<Deadlock>,
     time: Option<Arc<(ServerTime, Instant)>>,
+    /// Why it could not be read the last time.
     failure: Option<String>,
+    /// Why changes are not seen.
+    lost: Option<String>,
+    /// Why some locks are missing.
+    left_out: Option<String>,
     /// Whether its locks were read, or could not be.
     is_known: bool,
 }
@@ -130,17 +136,13 @@ struct Source<'p> {
 /// The locks that one observer sees.
 struct Seen<'s> {
     keeper: &'s Lockkeeper,
-    observation: Observation,
     view: View,
+    changes: watch::Receiver<u64>,
     locks: BTreeMap<Arc<str>, Arc<Shown>>,
     search: Search,
     /// When the last search for rings was made, if another one is to confirm what it has found.
     unconfirmed: Option<Instant>,
     time: Option<Arc<(ServerTime, Instant)>>,
-    /// Why changes are not seen.
-    lost: Option<String>,
-    /// Why some locks are missing.
-    left_out: Option<String>,
 }
 
 impl Source<'_> {
@@ -151,9 +153,8 @@ impl Source<'_> {
                 Ok(never) => match never {},
                 Err(failure) => failure.message,
             };
-            self.told.send_modify(|state| {
-                *state = PartState { failure: Some(failure), is_known: true, ..PartState::default() };
-            });
+            // What was seen before is still the best that is known.
+            self.told.send_modify(|state| (state.failure, state.is_known) = (Some(failure), true));
             sleep(RETRY).await;
         }
     }
@@ -171,16 +172,15 @@ impl Source<'_> {
         let seen = Seen {
             keeper: &keeper,
             view: observation.view(),
-            observation,
+            changes: observation.changes(),
             locks: BTreeMap::new(),
             search: Search::default(),
             unconfirmed: None,
             time: None,
-            lost: None,
-            left_out: None,
         };
         let ended = tokio::select! {
             ended = observer.run() => ended,
+            never = self.note(&observation) => match never {},
             failed = self.tell(seen) => match failed {
                 Ok(never) => match never {},
                 Err(error) => return Err(Failure::from(error).scoped(&part.settings.place)),
@@ -198,17 +198,18 @@ impl Source<'_> {
 
     /// Tells what an observer sees.
     async fn tell(&self, mut seen: Seen<'_>) -> Result<Infallible, Error> {
-        let mut changes = seen.observation.changes();
         let mut pace = Pace::new();
         loop {
-            changes.borrow_and_update();
+            seen.changes.borrow_and_update();
             let begun = Instant::now();
-            let changed = seen.view.refresh();
-            let is_read = changed.is_some();
-            if let Some(changed) = changed {
-                seen.take(self.part, changed).await?;
+            match seen.view.refresh() {
+                Some(changed) => {
+                    seen.take(self.part, changed).await?;
+                    self.told.send_modify(|state| seen.show(state));
+                }
+                // Its end is a change.
+                None => seen.unconfirmed = None,
             }
-            self.told.send_modify(|state| seen.show(state, is_read));
             pace.done(begun);
             pace.due().await;
             if seen.view.is_late() {
@@ -216,10 +217,24 @@ impl Source<'_> {
             }
             let confirms = OptionFuture::from(seen.unconfirmed.map(|at| sleep_until(at + CONFIRMING)));
             tokio::select! {
-                _ = changes.changed() => {}
+                _ = seen.changes.changed() => {}
                 Some(()) = confirms => {}
-                notice = seen.observation.next_notice() => seen.note(&notice),
             }
+        }
+    }
+
+    /// Tells what an observer says of its connection.
+    async fn note(&self, observation: &Observation) -> Infallible {
+        loop {
+            let notice = observation.next_notice().await;
+            self.told.send_modify(|state| match &notice {
+                Notice::Lost { .. } => (state.lost, state.is_known) = (Some(text(&notice)), true),
+                Notice::Back { .. } | Notice::Started { .. } => state.lost = None,
+                Notice::LeftOut { .. } => {
+                    state.left_out = Some("too many locks or contenders: some are not shown".to_owned());
+                }
+                _ => {}
+            });
         }
     }
 
@@ -236,7 +251,7 @@ impl Source<'_> {
             let shown = |lock: LockInfo| Arc::new(Shown { habits: overview.habits.remove(&lock.path), lock });
             let locks = locks.into_iter().filter(|lock| self.part.has(&lock.path)).map(shown).collect();
             let (deadlocks, time) = (overview.deadlocks, Some(Arc::new((overview.time, Instant::now()))));
-            self.told.send_replace(PartState { locks, deadlocks, time, failure: None, is_known: true });
+            self.told.send_replace(PartState { locks, deadlocks, time, is_known: true, ..PartState::default() });
             if again.changed().await.is_err() {
                 return std::future::pending().await;
             }
@@ -256,6 +271,9 @@ impl Seen<'_> {
             }
         }
         let time = self.ask_time(part, &locks).await;
+        if locks.is_empty() {
+            return Ok(());
+        }
         let mut habits = habits(self.keeper, &mut locks, time).await?;
         for lock in locks {
             let habits = habits.remove(&lock.path);
@@ -281,32 +299,16 @@ impl Seen<'_> {
         time.now.map(|now| now + at.elapsed())
     }
 
-    /// Notes what the observer says.
-    fn note(&mut self, notice: &Notice) {
-        match notice {
-            Notice::Lost { .. } => self.lost = Some(text(notice)),
-            Notice::Back { .. } | Notice::Started { .. } => self.lost = None,
-            Notice::LeftOut { .. } => {
-                self.left_out = Some("too many locks or contenders: some are not shown".to_owned())
-            }
-            _ => {}
-        }
-    }
-
     /// Shows what is known now.
-    fn show(&mut self, state: &mut PartState, is_read: bool) {
-        let is_confirming = self.unconfirmed.is_some_and(|at| at.elapsed() < CONFIRMING);
-        if is_read && !is_confirming {
+    fn show(&mut self, state: &mut PartState) {
+        if self.unconfirmed.is_none_or(|at| at.elapsed() >= CONFIRMING) {
             let lasting = self.search.lasting(self.locks.values().map(|shown| &shown.lock));
             self.unconfirmed = (!self.search.is_settled(&lasting)).then(Instant::now);
             state.deadlocks = lasting;
         }
-        if is_read {
-            state.locks = self.locks.values().cloned().collect();
-            state.time.clone_from(&self.time);
-        }
-        state.failure = self.lost.clone().or_else(|| self.left_out.clone());
-        state.is_known |= is_read || self.lost.is_some();
+        state.locks = self.locks.values().cloned().collect();
+        state.time.clone_from(&self.time);
+        (state.failure, state.is_known) = (None, true);
     }
 }
 

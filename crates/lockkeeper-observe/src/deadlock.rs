@@ -159,7 +159,8 @@ impl Search {
     /// Returns the deadlocks that these locks show, and that the last search has shown too, in the order of [`deadlocks`]. The contenders may
     /// not have been there at the same time, so a ring counts only then. Nothing is read.
     pub fn lasting<'l>(&mut self, locks: impl IntoIterator<Item = &'l LockInfo>) -> Vec<Deadlock> {
-        let found = among(locks);
+        // Somebody waits for each lock of a ring.
+        let found = among(locks.into_iter().filter(|lock| !lock.waiters.is_empty()));
         let rings: HashSet<_> = found.iter().map(ToString::to_string).collect();
         let before = std::mem::replace(&mut self.before, rings);
         found.into_iter().filter(|ring| before.contains(&ring.to_string())).collect()

@@ -163,9 +163,9 @@ impl Observer {
 
     /// Observes with one session until it is over.
     async fn serve(&self, session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
-        match session.epoch().await {
-            Ok(epoch) => self.tree.set_epoch(epoch),
-            Err(_) => return Interrupted::Over,
+        // Where it cannot be read, tokens have epoch 0.
+        if let Ok(epoch) = session.epoch().await {
+            self.tree.set_epoch(epoch);
         }
         match self.watch(&ensemble).await {
             Ok(never) => match never {},

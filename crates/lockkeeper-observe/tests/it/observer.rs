@@ -616,6 +616,23 @@ fn an_old_server_is_refused_by_name() {
     });
 }
 
+#[test]
+fn locks_are_observed_where_the_epoch_cannot_be_read() {
+    block_on(async {
+        let server = Server::ephemeral().await.unwrap();
+        let client = foreign(&server.connect_string()).await;
+        for path in ["/locks/a", "/lockkeeper"] {
+            make(&client, path).await;
+        }
+        let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        client.create("/lockkeeper/epoch", b"no number", &persistent).await.unwrap();
+        join(&client, "/locks/a", KAZOO).await;
+        let watching = Watching::start(&server.connect_string(), &[]).await;
+        assert_eq!(watching.totals.holders, 1);
+        watching.stop().await;
+    });
+}
+
 /// The journal says for how long no observer ran.
 #[test]
 fn an_observer_that_did_not_run_says_so() {
