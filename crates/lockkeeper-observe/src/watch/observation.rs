@@ -3,7 +3,7 @@
 #[cfg(feature = "http")]
 pub(super) mod glance;
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -146,7 +146,7 @@ pub(super) struct State {
     deadlocks: Arc<[Deadlock]>,
     /// The jobs, by the root of their tree.
     #[cfg(feature = "http")]
-    jobs: BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
+    jobs: std::collections::BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
 }
 
 pub(super) struct TreeSeen {
@@ -207,7 +207,7 @@ impl Observation {
             recent: super::recent::Recent::default(),
             deadlocks: Arc::default(),
             #[cfg(feature = "http")]
-            jobs: BTreeMap::new(),
+            jobs: std::collections::BTreeMap::new(),
         };
         Observation(Arc::new(Shared {
             clock: ObserverClock::new(),
