@@ -45,6 +45,11 @@ use std::path::PathBuf;
 use std::sync::Once;
 use std::time::Duration;
 
+use lockkeeper::error::{ConnectError, EmbeddedError, Misuse};
+use lockkeeper::{Builder, Error, Lockkeeper};
+use lockkeeper_contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
+use lockkeeper_helix::routing::RoutingData;
+pub use lockkeeper_jobs::Rule;
 use tracing::warn;
 
 pub use self::jobs::output_size;
@@ -59,12 +64,6 @@ pub use self::values::SettingEntry;
 pub use self::variables::known_variables;
 use crate::realms::Realms;
 pub use crate::settings::error::{Fault, Origin, SettingsError};
-use lockkeeper::error::EmbeddedError;
-use lockkeeper::error::{ConnectError, Misuse};
-use lockkeeper::{Builder, Error, Lockkeeper};
-use lockkeeper_contentserv::{TASK_TIMEOUT, TaskClass, TaskClasses};
-use lockkeeper_helix::routing::RoutingData;
-pub use lockkeeper_jobs::Rule;
 
 /// The settings of the whole machine.
 const MACHINE: &str = "/etc/lockkeeper/config.toml";

@@ -9,12 +9,9 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
-use lockkeeper::error::AdminError;
-use lockkeeper::error::refused;
-use lockkeeper::journal;
-use lockkeeper::{Lockkeeper, NodeFormat};
-use lockkeeper_core::leased;
-use lockkeeper_core::{AttemptId, Limit, PathRecord, Tombstone};
+use lockkeeper::error::{AdminError, refused};
+use lockkeeper::{Lockkeeper, NodeFormat, journal};
+use lockkeeper_core::{AttemptId, Limit, PathRecord, Tombstone, leased};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, linearizable};
 use lockkeeper_session::records::server_now_ms;

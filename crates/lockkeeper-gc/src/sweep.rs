@@ -2,11 +2,9 @@
 
 use std::time::SystemTime;
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::admin::{Owner, Proof};
-use lockkeeper::error::refused;
-use lockkeeper::error::{AdminError, SessionError};
-use lockkeeper::journal;
+use lockkeeper::error::{AdminError, SessionError, refused};
+use lockkeeper::{Lockkeeper, journal};
 use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnError, TxnStep};
 use lockkeeper_session::records;
 use serde::{Deserialize, Serialize};

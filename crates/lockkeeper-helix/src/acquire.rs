@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::Lockkeeper;
 use lockkeeper::admin::LEASE;
 use lockkeeper::error::SessionError;
 use lockkeeper::guard::OnLost;
 use lockkeeper::hold::{Call, Meter};
-use lockkeeper::{CancellationToken, Request};
+use lockkeeper::{CancellationToken, Lockkeeper, Request};
 use tokio::sync::oneshot;
 
 use crate::error::AcquireLeaseError;

@@ -1,9 +1,7 @@
 //! `HelixAdmin`, the handle for questions about leased locks and for decisions about them.
 
-use lockkeeper::Lockkeeper;
-use lockkeeper::error::AdminError;
-use lockkeeper::error::misuse;
-use lockkeeper::journal;
+use lockkeeper::error::{AdminError, misuse};
+use lockkeeper::{Lockkeeper, journal};
 use lockkeeper_session::ensemble::is_below;
 
 use crate::approval::Decision;

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper::Lockkeeper;
-use lockkeeper::journal;
+use lockkeeper::{Lockkeeper, journal};
 use lockkeeper_session::Session;
 use tokio::sync::oneshot;
 

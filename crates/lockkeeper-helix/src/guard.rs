@@ -4,10 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::{Duration, Instant};
 
-use lockkeeper::Lockkeeper;
-
 use lockkeeper::error::{ReleaseError, SessionError};
-use lockkeeper::{Guard, Holding, Loss, MultiGuard};
+use lockkeeper::{Guard, Holding, Lockkeeper, Loss, MultiGuard};
 use lockkeeper_session::process::Owned;
 use lockkeeper_session::wait::reply;
 use tokio::sync::{mpsc, oneshot, watch};

@@ -12,15 +12,13 @@ use std::time::{Duration, Instant};
 use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
-use lockkeeper::Lockkeeper;
 use lockkeeper::error::ReleaseError;
 use lockkeeper::hold::{Hold, HoldOptions, HoldRequest, Leaving, guard_of};
-use lockkeeper::{FencingToken, Loss, Revocation};
+use lockkeeper::{FencingToken, Lockkeeper, Loss, Revocation};
 use lockkeeper_core::leased::{Held, Record};
-use lockkeeper_session::KeepTrusted;
-use lockkeeper_session::Trust;
 use lockkeeper_session::ensemble::{OpError, Watcher};
 use lockkeeper_session::wait::or_never;
+use lockkeeper_session::{KeepTrusted, Trust};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use self::noted::LeaseNote;

@@ -1,14 +1,14 @@
 //! `HelixLock`, the leased lock as programs see it: its options and its operations.
 
-use lockkeeper::error::misuse;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use lockkeeper::admin::LEASE;
-use lockkeeper::admin::LockAttributes;
-use lockkeeper::error::Misuse;
+use lockkeeper::admin::{LEASE, LockAttributes};
+use lockkeeper::error::{Misuse, misuse};
+#[cfg(feature = "metrics")]
+use lockkeeper::hold::Group;
 use lockkeeper::hold::{HoldOptions, Meter};
 use lockkeeper::{Error, LockPath, Lockkeeper};
 use tokio::sync::{Mutex, oneshot, watch};
@@ -25,8 +25,6 @@ use crate::protocol::{Answer, Refusal, Rules, ScopeError, Statistics, Terms, Wis
 use crate::recorder::Recorder;
 use crate::request::{CallLimits, LeaseAttempt, Progress};
 use crate::status::LockStatus;
-#[cfg(feature = "metrics")]
-use lockkeeper::hold::Group;
 
 /// A leased lock with priorities, compatible with Apache Helix. Clones are the same owner.
 ///

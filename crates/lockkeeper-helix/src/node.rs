@@ -7,20 +7,17 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lockkeeper::Lockkeeper;
-use lockkeeper::admin::SessionId;
-use lockkeeper::admin::TokenEpoch;
+use lockkeeper::admin::{SessionId, TokenEpoch};
 use lockkeeper::contest::is_contended_beside;
 use lockkeeper::error::{AdminError, IncompatibleFormat, Mismatch, SessionError};
-use lockkeeper::{FencingToken, NodeFormat};
+use lockkeeper::{FencingToken, Lockkeeper, NodeFormat};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{Limit, PathRecord};
-use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::{
     Children, Done, Ensemble, NodeKind, OpError, Reply, TxnStep, Watcher, above, make_path, zxid_of,
 };
 use lockkeeper_session::epoch::unreadable as no_epoch;
-use lockkeeper_session::{LinkState, Session};
+use lockkeeper_session::{LinkState, Session, Zxid};
 use tokio::sync::oneshot;
 
 use crate::protocol::{

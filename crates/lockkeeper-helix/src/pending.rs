@@ -7,11 +7,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use lockkeeper::Lockkeeper;
 use lockkeeper::admin::Owner;
-use lockkeeper::error::refused;
-use lockkeeper::error::{AdminError, SessionError};
-use lockkeeper::journal;
+use lockkeeper::error::{AdminError, SessionError, refused};
+use lockkeeper::{Lockkeeper, journal};
 use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnStep, Watcher};
 use lockkeeper_session::records;
 use lockkeeper_session::text::as_millis;

@@ -5,11 +5,9 @@
 //! names the last writes, so that a write whose reply was lost is not repeated. Owners per lock and locks are bounded;
 //! beyond that, those that were not written for the longest time are deleted.
 
-use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, linearizable};
-
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::refused;
-use lockkeeper::error::{AdminError, SessionError};
+use lockkeeper::error::{AdminError, SessionError, refused};
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, linearizable};
 use lockkeeper_session::records;
 use serde::{Deserialize, Serialize};
 

@@ -6,12 +6,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::CancellationToken;
-use lockkeeper::FencingToken;
-use lockkeeper::Lockkeeper;
 use lockkeeper::error::{AdminError, SessionError};
 use lockkeeper::hold::HoldOptions;
-use lockkeeper::journal;
+use lockkeeper::{CancellationToken, FencingToken, Lockkeeper, journal};
 use lockkeeper_session::Silence;
 use lockkeeper_session::ensemble::OpError;
 use lockkeeper_session::wait::{TRY, cancelled, judged_at, passed};

@@ -7,10 +7,8 @@ use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper::Loss;
 use lockkeeper_core::leased::Record;
-use lockkeeper_session::Session;
 use lockkeeper_session::ensemble::{Ensemble, OpError, TxnStep, above, linearizable};
-use lockkeeper_session::latest;
-use lockkeeper_session::{HeldRecord, Trust, TrustSource};
+use lockkeeper_session::{HeldRecord, Session, Trust, TrustSource, latest};
 
 /// The source of trust of one hold. Its task says how the hold continues.
 pub(super) struct LeaseTrust {

@@ -5,8 +5,10 @@ mod referee;
 
 use lockkeeper::Revocation;
 use lockkeeper_core::leased::{Held, NOBODY, Record, Requested};
-use lockkeeper_helix::protocol::{Answer, EMERGENCY, Refusal, Rules, SeenRecord, ServerNow, Terms, Wish, transition};
-use lockkeeper_helix::protocol::{Histogram, Measurement, PreemptionOutcome, Statistics};
+use lockkeeper_helix::protocol::{
+    Answer, EMERGENCY, Histogram, Measurement, PreemptionOutcome, Refusal, Rules, SeenRecord, ServerNow, Statistics,
+    Terms, Wish, transition,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 

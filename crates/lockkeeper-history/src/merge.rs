@@ -2,7 +2,6 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::ROOT as HISTORY;
 use lockkeeper::admin::{Broken, Owner, Revoked};
 use lockkeeper::{FencingToken, Loss};
 use lockkeeper_session::records;
@@ -11,6 +10,7 @@ use super::entry::{Entry, PastHold, Refusal};
 use super::lock_use::LockUse;
 use super::record::{HoldEnd, StoredBefore, StoredHold, StoredRefusal};
 use super::store::{SLOTS, Stored, is_slot};
+use crate::ROOT as HISTORY;
 
 /// The bits of a token below those of its epoch.
 const BELOW_EPOCH: u32 = 16;

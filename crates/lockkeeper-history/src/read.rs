@@ -4,12 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use crate::ROOT as HISTORY;
 use futures_util::future::select_all;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::AdminError;
-use lockkeeper::error::refused;
+use lockkeeper::error::{AdminError, refused};
 use lockkeeper_session::ensemble::{Ensemble, OpError, READS_IN_FLIGHT, Watcher, is_below};
 use lockkeeper_session::records;
 
@@ -17,6 +15,7 @@ use super::entry::{Entry, Refusal};
 use super::habits::Habits;
 use super::store::Stored;
 use super::{merge, store};
+use crate::ROOT as HISTORY;
 
 /// Why the history cannot be read.
 pub type HistoryError = AdminError;

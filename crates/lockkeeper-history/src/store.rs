@@ -1,9 +1,10 @@
 //! Where the records are, and how they are written.
 
-use crate::ROOT as HISTORY;
 use futures_util::future::join_all;
 use lockkeeper_session::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, Watcher, linearizable};
 use lockkeeper_session::records;
+
+use crate::ROOT as HISTORY;
 
 /// The records of a lock: each with its name and when it was written.
 pub(super) type Stored = Vec<(String, Vec<u8>, i64)>;

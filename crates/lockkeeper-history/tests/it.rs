@@ -9,9 +9,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
-use lockkeeper_history::ROOT as HISTORY;
 use lockkeeper_history::{
-    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, Recorder, Recording, Refusal, RefusalReason, refused,
+    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, ROOT as HISTORY, Recorder, Recording, Refusal,
+    RefusalReason, refused,
 };
 use lockkeeper_server::{OpCode as Op, Server, Stats};
 use lockkeeper_session::ensemble::{Ensemble, NodeKind};

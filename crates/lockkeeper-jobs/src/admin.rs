@@ -1,6 +1,5 @@
 //! Reads of the records of jobs, and a person's decisions about them.
 
-use super::stored::ROOT as JOBS;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::SessionError;
@@ -9,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{JobError, refused};
 use super::records::{Expected, JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
-use super::stored::{self as jobs, StoredLog};
+use super::stored::{self as jobs, ROOT as JOBS, StoredLog};
 
 /// How often a decision is tried if the records change meanwhile.
 const MAX_ATTEMPTS: usize = 10;
@@ -396,10 +395,10 @@ async fn read(ensemble: &dyn Ensemble, path: &str, changes: Option<&mut Vec<Watc
 
 #[cfg(test)]
 mod tests {
-    use crate::records::{Begin, RunEnd, RunSlot};
+    use lockkeeper::admin::this_process;
 
     use super::*;
-    use lockkeeper::admin::this_process;
+    use crate::records::{Begin, RunEnd, RunSlot};
 
     fn log(schedule: Schedule) -> JobLog {
         let mut log = JobLog::new("/job", schedule);

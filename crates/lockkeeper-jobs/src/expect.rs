@@ -1,5 +1,4 @@
 //! Jobs that are expected to run, before any host has claimed a run.
-use super::stored::server_now_ms;
 use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError};
 use lockkeeper_session::records;
 
@@ -8,6 +7,7 @@ use super::error::{JobError, refused};
 use super::job::Job;
 use super::records::{Expected, JobLog, Schedule};
 use super::stored as jobs;
+use super::stored::server_now_ms;
 
 /// How often a write is tried if the records change meanwhile.
 const MAX_ATTEMPTS: usize = 10;

@@ -5,7 +5,6 @@ use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 
-use super::stored::ROOT as JOBS;
 use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper_session::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
@@ -13,6 +12,7 @@ use lockkeeper_session::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
 use super::admin::{JobStatus, JobsAdmin, look};
 use super::error::{JobError, refused};
 use super::stored as jobs;
+use super::stored::ROOT as JOBS;
 
 /// The changes of jobs. Created by [`JobsAdmin::follow`].
 ///

@@ -4,13 +4,12 @@ use std::mem::discriminant;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::records::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
-use lockkeeper::{LockPath, error::PathError};
+use lockkeeper::error::{Misuse, PathError};
+use lockkeeper::{LockPath, Lockkeeper};
+use lockkeeper_session::text::typed;
 
 use super::calendar::Calendar;
-use lockkeeper::Lockkeeper;
-use lockkeeper::error::Misuse;
-use lockkeeper_session::text::typed;
+use crate::records::{DEFAULT_RUNS, MAX_RUNS, MAX_SLOTS_BACK, Rule, Schedule, Slot};
 
 /// Work that runs once per slot.
 ///

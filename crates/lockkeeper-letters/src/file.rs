@@ -15,12 +15,12 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use futures_util::future::BoxFuture;
+use lockkeeper_session::process::{open_own, other_replacer, other_writer};
 use rustix::fs::OFlags;
 use serde::de::IgnoredAny;
 
 use super::sink::apart;
 use super::{LetterRecord, Records, Sink, SinkError, fold};
-use lockkeeper_session::process::{open_own, other_replacer, other_writer};
 
 /// The size at which a file is rotated: about ten thousand letters.
 const LARGE: u64 = 16 << 20;

@@ -33,18 +33,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backon::{BackoffBuilder, ExponentialBuilder};
-use lockkeeper::Loss;
+use lockkeeper::error::{AcquireError, Error, ErrorKind};
+pub use lockkeeper::request::About;
+use lockkeeper::{Acquire, Lockkeeper, Loss};
+use lockkeeper_session::Timer;
+use lockkeeper_session::text::wall_clock_ms;
 use serde_json::Value;
 use tracing::{debug, warn};
 
-use lockkeeper::Lockkeeper;
-use lockkeeper::error::{AcquireError, Error, ErrorKind};
-pub use lockkeeper::request::About;
-use lockkeeper_session::Timer;
-use lockkeeper_session::text::wall_clock_ms;
-
 use crate::{Letter, LetterRecord, Sink, SinkError};
-use lockkeeper::Acquire;
 
 /// The longest pause between two attempts, unless the first is longer.
 const LONGEST: Duration = Duration::from_secs(30);

@@ -21,13 +21,6 @@ pub(crate) mod shared;
 pub(crate) mod tls;
 pub(crate) mod zookeeper;
 
-pub use self::each::{Answered, EachServer, Unanswered};
-pub use self::paths::{above, is_below, make_path};
-pub use self::servers::check_servers;
-pub use self::shared::{LOCKS, OWN_TREE};
-
-use crate::acl::{LockAcl, SharedNode};
-use crate::error::SessionError;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +30,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use lockkeeper_core::{Loss, SessionId, Ticks, Zxid};
 use tokio::sync::mpsc;
+
+pub use self::each::{Answered, EachServer, Unanswered};
+pub use self::paths::{above, is_below, make_path};
+pub use self::servers::check_servers;
+pub use self::shared::{LOCKS, OWN_TREE};
+use crate::acl::{LockAcl, SharedNode};
+use crate::error::SessionError;
 
 /// An operation under way. Nothing is sent before the first poll; dropping it later does not cancel it. Poll it on the thread of the
 /// sessions ([`Sessions::ask`](crate::Sessions::ask)), or in a tokio runtime with time.

@@ -9,11 +9,11 @@ use lockkeeper_core::{
     AttemptId, Class, FencingToken, NodeFormat, Owner, ProcessInstance, Revocation, SessionId, Sessionless,
     TraceParent, Zxid, excerpt, node_path, plain,
 };
+use lockkeeper_session::text::{as_millis, as_some_millis};
 use serde::{Serialize, Serializer};
 
 use crate::grant::Grant;
 use crate::identity;
-use lockkeeper_session::text::{as_millis, as_some_millis};
 
 /// A shorter wait is not mentioned.
 const SHORT_WAIT: Duration = Duration::from_secs(1);

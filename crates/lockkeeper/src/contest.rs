@@ -3,19 +3,18 @@
 //! For programs that read the nodes of locks themselves, as observers do.
 
 use std::collections::HashMap;
-
 use std::time::SystemTime;
 
 use lockkeeper_core::{
     AttemptId, Discipline, FencingToken, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId,
     Sessionless, Verdict, Zxid, node_path,
 };
+use lockkeeper_session::ensemble::{Node, above};
+use lockkeeper_session::text::moment;
 
 use crate::admin::{Entries, LeaseInfo, LockInfo};
 use crate::contender::ContenderInfo;
 pub use crate::queue::driver::operations::is_contended_beside;
-use lockkeeper_session::ensemble::{Node, above};
-use lockkeeper_session::text::moment;
 
 /// The limit of a semaphore whose path states none: all contenders count as holders.
 const UNSTATED: u32 = u32::MAX;

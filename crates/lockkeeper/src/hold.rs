@@ -16,20 +16,21 @@ pub(crate) mod spans;
 pub(crate) mod telemetry;
 pub(crate) mod upgrade;
 
-pub use self::holding::run_until;
-pub use self::note::{HoldReport, Note, NoteSteps, NotedEnd};
-pub use self::telemetry::Call;
-pub use crate::meters::{Group, Meter};
-pub use crate::recipes::distributed::GuardSlot;
-
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
 use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
+use lockkeeper_session::ensemble::{Ensemble, TxnStep, Written};
+use lockkeeper_session::wait::or_never;
+use lockkeeper_session::watchdog::{Expiring, Registration};
+use lockkeeper_session::{CancellationToken, HeldRecord, Session, SessionTrust, TrustSource, latest};
 use tokio::sync::{Notify, oneshot};
 
+pub use self::holding::run_until;
+pub use self::note::{HoldReport, Note, NoteSteps, NotedEnd};
+pub use self::telemetry::Call;
 use crate::callbacks;
 use crate::error::ReleaseError;
 use crate::hold::exit::Departure;
@@ -38,13 +39,8 @@ use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::on_lost::{LostCallback, LostLock, OnLost};
 use crate::hold::spans::{HoldSpans, WaitRef};
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::Session;
-use lockkeeper_session::ensemble::{Ensemble, TxnStep, Written};
-use lockkeeper_session::latest;
-use lockkeeper_session::wait::or_never;
-use lockkeeper_session::watchdog::{Expiring, Registration};
-use lockkeeper_session::{HeldRecord, SessionTrust, TrustSource};
+pub use crate::meters::{Group, Meter};
+pub use crate::recipes::distributed::GuardSlot;
 
 /// Where the outcome of a request is sent.
 pub(crate) type AcquireReply = oneshot::Sender<Result<holding::Holding, crate::error::AcquireError>>;

@@ -8,22 +8,20 @@
 //! What an entry says about its writer is the writer's claim. A server of this machine knows the user of each client. There
 //! an entry is a record that names that user in its access list and that nobody can change ([`NodeKind::Record`]).
 
-use crate::error::refused;
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use futures_util::stream::{self, StreamExt};
+use lockkeeper_session::ensemble::{
+    Ensemble, Node, NodeKind, OpError, Proof, READS_IN_FLIGHT, TxnStep, is_below, linearizable,
+};
+use lockkeeper_session::records;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use futures_util::stream::{self, StreamExt};
-
 use crate::broken::{Broken, Revoked};
-use crate::error::{AdminError, SessionError};
+use crate::error::{AdminError, SessionError, refused};
 use crate::keeper::Lockkeeper;
-use lockkeeper_session::ensemble::Proof;
-use lockkeeper_session::ensemble::is_below;
-use lockkeeper_session::ensemble::{Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, TxnStep, linearizable};
-use lockkeeper_session::records;
 
 /// How long a client whose node was removed searches the journal for who removed it.
 const SEARCH: Duration = Duration::from_secs(1);

@@ -3,8 +3,7 @@
 //! It removes exactly the node that the person saw and confirmed, never a later one.
 
 use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
-use lockkeeper::error::AdminError;
-use lockkeeper::error::misuse;
+use lockkeeper::error::{AdminError, misuse};
 
 use crate::args::ask::BreakArgs;
 use crate::commands::show::inquire;

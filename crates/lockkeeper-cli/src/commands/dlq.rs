@@ -9,8 +9,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use lockkeeper::admin::OWN_LOCKS;
-use lockkeeper::admin::Owner;
+use lockkeeper::admin::{OWN_LOCKS, Owner};
 use lockkeeper::error::AcquireError;
 use lockkeeper::{Holding, LockPath, Lockkeeper};
 use lockkeeper_letters::{Fate, Filed, Letter, LetterEvent, LetterRecord, Mark, Records, Sink, SinkError, fold};
@@ -25,12 +24,10 @@ use crate::args::parse_run;
 use crate::args::run::{JobSignal, OnRevoke, OnSuspect};
 use crate::child::{Extras, Job, RunTerms};
 use crate::commands::run::lock_paths;
-use crate::confirm;
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
 use crate::letters::{self, CommandLine};
-use crate::local;
 use crate::output::{self, Printer};
 use crate::place::Place;
 use crate::screen::INDENT;
@@ -38,6 +35,7 @@ use crate::settings::Settings;
 use crate::signals::{ENDING, RUNNING, Signals};
 use crate::streams::STDERR;
 use crate::text::{counted, moment, plain};
+use crate::{confirm, local};
 
 /// Time limit for the release of a replay's lock.
 const LEAVING: Duration = Duration::from_secs(2);

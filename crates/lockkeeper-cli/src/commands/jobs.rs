@@ -13,8 +13,9 @@ use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::History;
-use lockkeeper_jobs::server_now_ms;
-use lockkeeper_jobs::{Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule};
+use lockkeeper_jobs::{
+    Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule, server_now_ms,
+};
 use serde::Serialize;
 
 use crate::advice::Suggested;

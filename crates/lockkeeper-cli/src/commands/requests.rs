@@ -1,13 +1,12 @@
 //! `lockkeeper requests`, `approve`, `reject`: decide whether a requestor takes a leased lock from an owner that has
 //! not cleaned up in time.
 
-use lockkeeper::error::misuse;
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use lockkeeper::error::AdminError;
+use lockkeeper::error::{AdminError, misuse};
 use lockkeeper_helix::{
     Decision, DecisionRecord, EmergencyRecord, HelixAdmin, LeaseError, TransferFacts, TransferRequest,
 };

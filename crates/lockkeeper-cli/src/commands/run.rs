@@ -8,13 +8,14 @@ mod job;
 mod line;
 mod locked;
 
-use lockkeeper::error::misuse;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::Duration;
 
+use line::Line;
+pub(crate) use locked::LockedRun;
 use lockkeeper::admin::TraceParent;
-use lockkeeper::error::{Misuse, ReleaseError};
+use lockkeeper::error::{Misuse, ReleaseError, misuse};
 use lockkeeper::{Holding, LockPath, Lockkeeper, Loss, MultiGuard, PriorityLock};
 use lockkeeper_helix::{HelixLock, LeaseError};
 use lockkeeper_jobs::check_slot;
@@ -38,9 +39,6 @@ use crate::retrying::RetryPolicy;
 use crate::settings::{Settings, path_to_lock, state_dir, variable};
 use crate::signals::{self, ENDING, RUNNING, Signals};
 use crate::waiting::Report;
-
-use line::Line;
-pub(crate) use locked::LockedRun;
 
 /// Time limit for leaving the queue after a signal ended the wait.
 const LEAVING: Duration = Duration::from_secs(2);

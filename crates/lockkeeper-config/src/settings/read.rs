@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkeeper_session::text::typed;
+
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
 use super::types::Setting;
 use crate::settings::error::Origin;
-use lockkeeper_session::text::typed;
 
 /// The problem of an invalid value, and the remedy.
 pub(super) type Wrong = (String, String);

@@ -1,5 +1,7 @@
 //! The parts of Lockkeeper's own files that are not single values: realms and rules.
 
+use lockkeeper_helix::TransferRule;
+use lockkeeper_session::ensemble::check_servers;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -8,8 +10,6 @@ use super::layers::Layers;
 use super::{RealmSetting, Setting};
 use crate::realms::check_prefix;
 use crate::settings::error::{Fault, Origin};
-use lockkeeper_helix::TransferRule;
-use lockkeeper_session::ensemble::check_servers;
 
 /// The table of realms.
 pub(super) const REALMS: &str = "realms";

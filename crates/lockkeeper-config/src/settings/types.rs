@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper::Class;
+use lockkeeper::acl::LockAcl;
+use lockkeeper_helix::TransferRule;
 use lockkeeper_jobs::Rule;
 
 use crate::settings::error::{Fault, Origin};
-use lockkeeper::acl::LockAcl;
-use lockkeeper_helix::TransferRule;
 
 /// The variable that names the TOML file, as [`Sources::config`](super::Sources::config) does.
 pub const CONFIG_VARIABLE: &str = "LOCKKEEPER_CONFIG";

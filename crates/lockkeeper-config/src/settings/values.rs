@@ -3,7 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lockkeeper::Class;
+use lockkeeper::acl::{AclError, LockAcl};
+use lockkeeper::{Builder, Class};
+use lockkeeper_contentserv::TASK_TIMEOUT;
+use lockkeeper_session::ensemble::check_servers;
+use lockkeeper_session::text::typed;
 
 use super::jobs::jobs;
 use super::kafka::kafka;
@@ -12,11 +16,6 @@ use super::layers::{Given, Layers};
 use super::read::{Wrong, absolute, duration, take};
 use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
 use crate::settings::error::{Fault, Origin, SettingsError};
-use lockkeeper::Builder;
-use lockkeeper::acl::{AclError, LockAcl};
-use lockkeeper_contentserv::TASK_TIMEOUT;
-use lockkeeper_session::ensemble::check_servers;
-use lockkeeper_session::text::typed;
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.
 const SESSION_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(24 * 3600));

@@ -1,6 +1,5 @@
 //! How the hold of a leased lock ends: released, handed over, taken, or given up.
 
-use super::LeaseTask;
 use futures_util::StreamExt;
 use lockkeeper::Loss;
 use lockkeeper::error::{ReleaseError, SessionError};
@@ -8,6 +7,7 @@ use lockkeeper::hold::HoldRequest;
 use lockkeeper_session::wait::or_never;
 use tokio::sync::oneshot;
 
+use super::LeaseTask;
 use crate::error::LeaseError;
 use crate::node::{Look, NodeError, Stepped};
 use crate::protocol::Wish;

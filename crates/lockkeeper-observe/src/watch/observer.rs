@@ -7,12 +7,10 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
-use lockkeeper::Lockkeeper;
-use lockkeeper::admin::Broken;
-use lockkeeper::admin::is_of_records;
+use lockkeeper::admin::{Broken, is_of_records};
 use lockkeeper::contest::place_of;
 use lockkeeper::error::SessionError;
-use lockkeeper::journal;
+use lockkeeper::{Lockkeeper, journal};
 use lockkeeper_session::Session;
 use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch};
 

@@ -11,19 +11,17 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper::admin::is_of_records;
-use lockkeeper::admin::{Broken, ContenderInfo, SessionId};
+use ends::{Ending, Unexplained};
+use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
+use lockkeeper::admin::{Broken, ContenderInfo, SessionId, is_of_records};
 use lockkeeper::contest::{self, Marker, contender, may_be_directory, place_of};
-use lockkeeper_core::leased;
-use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Sequence, Tombstone};
+use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Sequence, Tombstone, leased};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
+pub use state::{ContenderState, LockState, Since, Totals};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
 use super::records::RecordedEnd;
-use ends::{Ending, Unexplained};
-use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
-pub use state::{ContenderState, LockState, Since, Totals};
 
 /// How long the end of a hold waits for evidence of how it ended: the other events of the same transaction, and reads.
 const SETTLE: Duration = Duration::from_millis(100);

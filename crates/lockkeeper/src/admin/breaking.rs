@@ -5,25 +5,22 @@
 //! sees `Loss::Removed` or `AcquireError::Evicted`. What it does at that moment is not undone; the next holder's token
 //! fences it if the resource checks tokens.
 
-use crate::error::refused;
 use std::time::SystemTime;
 
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Record;
+use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, Proof, TxnStep, above};
+use lockkeeper_session::records::make;
+use lockkeeper_session::text::as_millis_since_1970;
 use tracing::warn;
 
 use super::{Admin, LockInfo, describe, lease};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::contest::Marker;
-use crate::error::{AdminError, SessionError};
+use crate::error::{AdminError, SessionError, refused};
 use crate::journal;
 use crate::keeper::Lockkeeper;
-use lockkeeper_session::ensemble::Proof;
-use lockkeeper_session::ensemble::above;
-use lockkeeper_session::ensemble::{Ensemble, NodeKind, OpError, TxnStep};
-use lockkeeper_session::records::make;
-use lockkeeper_session::text::as_millis_since_1970;
 
 /// How often a break is retried after a change between the read and the deletion, or after a lost connection.
 const MAX_ATTEMPTS: usize = 10;

@@ -5,18 +5,18 @@
 //! a node, and an interrupted copy can be continued. Before the first node is created, all nodes have been compared,
 //! and the tokens too: the target servers must issue greater ones.
 
-use crate::error::refused;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{FencingToken, LockPath, TokenEpoch, Zxid};
+use lockkeeper_session::ensemble::{
+    Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT, is_below,
+};
 use serde::Serialize;
 
 use super::Admin;
-use crate::error::{AdminError, SessionError};
-use lockkeeper_session::ensemble::is_below;
-use lockkeeper_session::ensemble::{Copies, EPOCH_NODE, Ensemble, NodeKind, NodeWithAcl, OpError, READS_IN_FLIGHT};
+use crate::error::{AdminError, SessionError, refused};
 
 /// How many conflicts are reported by path.
 const NAMED: usize = 20;

@@ -8,14 +8,14 @@ use lockkeeper_core::{
     CURATOR_LEASES, CURATOR_LOCK, FencingToken, ForeignSemaphore, HOLDER_MARKER, KAZOO_LOCK, Limit, NodeFormat,
     PathRecord, Queue, Zxid, node_path,
 };
+use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
+use lockkeeper_session::text::moment;
 
 use super::info::{Entries, LockInfo};
 use crate::broken::Revoked;
 use crate::contender::ContenderInfo;
 use crate::contest::{Contest, Marker, PathState, names_of};
 use crate::journal;
-use lockkeeper_session::ensemble::{Children, Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, linearizable};
-use lockkeeper_session::text::moment;
 
 /// The names in the queue of one lock.
 pub(super) struct Listed {

@@ -1,12 +1,11 @@
 //! Questions about the epoch of tokens, and raising it.
 
-use crate::error::refused;
 use lockkeeper_core::TokenEpoch;
-
-use super::Admin;
-use crate::error::{AdminError, SessionError};
 use lockkeeper_session::ensemble::{EPOCH_NODE, OpError, linearizable};
 use lockkeeper_session::epoch::{stated, unreadable};
+
+use super::Admin;
+use crate::error::{AdminError, SessionError, refused};
 
 /// How often a change is retried if other clients change the epoch at the same moment.
 const MAX_ATTEMPTS: usize = 10;

@@ -1,17 +1,16 @@
 //! Follows the changes of one lock.
 
-use crate::error::refused;
 use std::collections::HashMap;
 use std::fmt;
 
 use futures_util::future::select_all;
+use lockkeeper_session::ensemble::{OpError, Watcher};
 
 use super::describe::{Listed, describe, list_and_watch};
 use super::handle::Admin;
 use super::info::LockInfo;
 use crate::contender::ContenderInfo;
-use crate::error::AdminError;
-use lockkeeper_session::ensemble::{OpError, Watcher};
+use crate::error::{AdminError, refused};
 
 /// The changes of one lock. Created by [`Admin::follow`].
 ///

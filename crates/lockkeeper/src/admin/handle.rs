@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use lockkeeper_core::Owner;
+use lockkeeper_session::ensemble::Ensemble;
 
 use crate::error::AdminError;
 use crate::keeper::Lockkeeper;
-use lockkeeper_session::ensemble::Ensemble;
 
 /// Reads about locks, requests to release them, and breaks. Created by [`Lockkeeper::admin`](crate::Lockkeeper::admin).
 ///

@@ -3,10 +3,10 @@
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_core::TokenEpoch;
+use lockkeeper_session::text::{as_millis, as_some_millis};
 use serde::{Serialize, Serializer};
 
 use crate::contender::ContenderInfo;
-use lockkeeper_session::text::{as_millis, as_some_millis};
 
 /// A lock and its contenders.
 #[derive(Clone, Debug, PartialEq, Serialize)]

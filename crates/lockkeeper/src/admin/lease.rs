@@ -7,13 +7,12 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::leased::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
+use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep, above};
+use lockkeeper_session::text::moment;
 
 use super::info::{LeaseInfo, LockInfo, RequestorInfo};
 use crate::contender::{ContenderInfo, LEASE};
 use crate::contest::Leased;
-use lockkeeper_session::ensemble::above;
-use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep};
-use lockkeeper_session::text::moment;
 
 impl LeaseInfo {
     fn of(record: &Record) -> Self {

@@ -1,18 +1,16 @@
 //! Questions about locks: which locks exist, and their holders and waiters.
 
-use crate::error::refused;
 use std::collections::HashMap;
 
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, KAZOO_LOCK, node_path};
+use lockkeeper_session::ensemble::{OWN_TREE, OpError, READS_IN_FLIGHT, above, is_below, linearizable};
 
 use super::describe::{Listed, describe, has_bare_requests, list_beside, look, permits_in, recall};
 use super::handle::Admin;
 use super::info::{LockInfo, LockListing, Unreadable};
 use super::{OWN_LOCKS, lease};
-use crate::error::AdminError;
-use lockkeeper_session::ensemble::{OWN_TREE, above, is_below};
-use lockkeeper_session::ensemble::{OpError, READS_IN_FLIGHT, linearizable};
+use crate::error::{AdminError, refused};
 
 /// How many locks a survey reads at once. Each has up to [`READS_IN_FLIGHT`] reads of its own.
 const LOCKS_IN_FLIGHT: usize = 16;

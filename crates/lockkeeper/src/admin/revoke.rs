@@ -4,7 +4,6 @@
 //! place of its data, as in ZooKeeper's recipe "Revocable Shared Locks" and Curator's `Revoker`. The data of this
 //! library's nodes is extended, not replaced, so that the request does not erase the owner.
 
-use crate::error::refused;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,17 +11,15 @@ use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
     AttemptId, ForeignSemaphore, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path,
 };
+use lockkeeper_session::ensemble::{Ensemble, Node, OpError, Proof, TxnStep, above, linearizable};
+use lockkeeper_session::text::unix_epoch;
+use lockkeeper_session::wait::passed;
 
 use super::{Admin, lease};
 use crate::broken::Revoked;
 use crate::contender::ContenderInfo;
-use crate::error::{AdminError, Misuse, SessionError};
+use crate::error::{AdminError, Misuse, SessionError, refused};
 use crate::journal;
-use lockkeeper_session::ensemble::Proof;
-use lockkeeper_session::ensemble::above;
-use lockkeeper_session::ensemble::{Ensemble, Node, OpError, TxnStep, linearizable};
-use lockkeeper_session::text::unix_epoch;
-use lockkeeper_session::wait::passed;
 
 /// How often a node is read again because another client wrote it meanwhile, before the request fails.
 const MAX_ATTEMPTS: usize = 16;

@@ -1,11 +1,10 @@
 //! The one-time set-up of the nodes that all clients share.
 
-use super::{Admin, REGISTERS};
-use crate::error::AdminError;
-use crate::error::refused;
 use lockkeeper_session::acl::{LockAcl, SharedNode};
-use lockkeeper_session::ensemble::{EPOCH_NODE, NodeKind};
-use lockkeeper_session::ensemble::{LOCKS, OWN_TREE};
+use lockkeeper_session::ensemble::{EPOCH_NODE, LOCKS, NodeKind, OWN_TREE};
+
+use super::{Admin, REGISTERS};
+use crate::error::{AdminError, refused};
 
 impl Admin {
     /// Creates the nodes that all clients share: `/locks`, `/lockkeeper` and the registers below it, and, without a chroot, the

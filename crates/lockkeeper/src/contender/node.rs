@@ -5,10 +5,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use lockkeeper_core::{
     FencingToken, ForeignSemaphore, HOLDER_MARKER, Mode, NodeData, NodeFormat, SemaphoreNode, Tombstone,
 };
-
-use crate::contender::ContenderInfo;
 use lockkeeper_session::ensemble::Node;
 use lockkeeper_session::text::moment;
+
+use crate::contender::ContenderInfo;
 
 impl ContenderInfo {
     /// Reads the node of a lock's child of this name.

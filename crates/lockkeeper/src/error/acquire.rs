@@ -4,15 +4,14 @@ use std::io;
 use std::time::Duration;
 
 use lockkeeper_core::{Loss, Revocation, spell};
+use lockkeeper_session::error::{AUTHENTICATE, SessionError};
 
-use super::ErrorKind;
-use super::Misuse;
 use super::mismatch::Mismatch;
 use super::misuse::from_misuse;
 use super::text::{contenders, evicted, holder_and_ahead};
+use super::{ErrorKind, Misuse};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use lockkeeper_session::error::{AUTHENTICATE, SessionError};
 
 /// Why a lock was not acquired. Returned by every acquire of every kind of queue lock. [`AcquireError::kind`] groups
 /// the variants.

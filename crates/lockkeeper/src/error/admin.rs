@@ -1,11 +1,11 @@
 //! Why an admin call failed.
 
-use super::ErrorKind;
-use super::Misuse;
+use lockkeeper_session::error::SessionError;
+
 use super::mismatch::Mismatch;
 use super::misuse::from_misuse;
+use super::{ErrorKind, Misuse};
 use crate::contender::ContenderInfo;
-use lockkeeper_session::error::SessionError;
 
 /// Why a call of [`Admin`](crate::admin::Admin) failed.
 #[derive(Clone, Debug, thiserror::Error)]

@@ -3,12 +3,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{AttemptId, IncompatibleFormat, LockPath, Loss, Owner, Payload, Revocation, SessionId, Zxid};
+use lockkeeper_session::ensemble::{Node, Proof};
 
 use super::*;
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use lockkeeper_session::ensemble::Node;
-use lockkeeper_session::ensemble::Proof;
 
 /// A text of another client, and how it is shown.
 pub(crate) const ACTIVE: &str = "a\x1b[2J\u{202e}rtl\nfake: line";

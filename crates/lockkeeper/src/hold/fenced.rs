@@ -11,13 +11,12 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper_core::{LockPath, Loss};
+use lockkeeper_session::ensemble::{Done, Ensemble, NodeKind, OpError, TxnError, TxnStep, above};
 use tokio::sync::oneshot;
 
 use crate::error::WriteError;
 use crate::hold::Hold;
 use crate::hold::holding::Holding;
-use lockkeeper_session::ensemble::above;
-use lockkeeper_session::ensemble::{Done, Ensemble, NodeKind, OpError, TxnError, TxnStep};
 
 /// The maximum size of one write: what a server accepts in one frame unless `jute.maxbuffer` differs, minus the
 /// encoding around the data.

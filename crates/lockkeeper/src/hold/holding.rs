@@ -10,15 +10,14 @@ use std::time::Duration;
 use futures_channel::mpsc;
 use futures_util::FutureExt;
 use lockkeeper_core::{FencingToken, Loss, MAX_MESSAGE_BYTES, Revocation, Trust, node_path};
+use lockkeeper_session::process::Owned;
+use lockkeeper_session::wait::{cancelled, or_never};
+use lockkeeper_session::{CancellationToken, Session};
 use tokio::sync::oneshot;
 
 use crate::error::{ChangeError, Misuse, ReleaseError, VerifyError};
 use crate::hold::spans::HoldSpan;
 use crate::hold::{Hold, HoldRequest};
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::Session;
-use lockkeeper_session::process::Owned;
-use lockkeeper_session::wait::{cancelled, or_never};
 
 /// Whether a hold can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use lockkeeper_core::{Loss, Revocation};
+use lockkeeper_session::ensemble::TxnStep;
 use tokio::sync::oneshot;
 
 use crate::contender::ContenderInfo;
-use lockkeeper_session::ensemble::TxnStep;
 
 /// What is written about a hold when its node is deleted: at its release, when its guard is dropped, and, if the session is still
 /// there, after a loss.

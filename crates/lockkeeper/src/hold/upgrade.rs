@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use lockkeeper_session::CancellationToken;
 
 use crate::error::{ChangeError, Error, ErrorKind};
 use crate::hold::HoldRequest;
 use crate::hold::guard::{UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
-use lockkeeper_session::CancellationToken;
 
 impl UpgradeableGuard {
     /// Returns a request that waits until the readers ahead have released the lock, and then becomes the writer.

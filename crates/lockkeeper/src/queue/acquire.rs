@@ -9,18 +9,21 @@ use futures_util::future::BoxFuture;
 use lockkeeper_core::{
     AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, Payload, TraceParent, excerpt,
 };
+use lockkeeper_session::ensemble::Ensemble;
+use lockkeeper_session::text::typed;
+use lockkeeper_session::wait::{TRY, cancelled};
+use lockkeeper_session::{CancellationToken, Session, Sessions, latest};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::callbacks;
 use crate::error::{AcquireError, Misuse, SessionError};
-use crate::hold::AcquireReply;
 use crate::hold::guard::Guard;
 use crate::hold::holding::Holding;
 use crate::hold::on_lost::OnLost;
 use crate::hold::spans::WaitRef;
-use crate::hold::{HoldOptions, telemetry};
+use crate::hold::{AcquireReply, HoldOptions, telemetry};
 use crate::keeper::Lockkeeper;
 #[cfg(feature = "metrics")]
 use crate::meters::Group;
@@ -29,12 +32,6 @@ use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::kept::{KeptHold, Limits};
 use crate::queue::requeue::{Rejoin, Requeue, Requeued};
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::ensemble::Ensemble;
-use lockkeeper_session::latest;
-use lockkeeper_session::text::typed;
-use lockkeeper_session::wait::{TRY, cancelled};
-use lockkeeper_session::{Session, Sessions};
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]

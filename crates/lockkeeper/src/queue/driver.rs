@@ -23,6 +23,9 @@ use std::time::Duration;
 use futures_util::future::ready;
 use futures_util::{FutureExt, poll};
 use lockkeeper_core::{Arrival, Command, Contender, End, Event, Failure, Grant, Loss, TokenEpoch, WatchKind};
+use lockkeeper_session::ensemble::{Fired, OpError, Watcher};
+use lockkeeper_session::wait::or_never;
+use lockkeeper_session::{KeepTrusted, Session, epoch};
 use tokio::time::{Instant, Sleep};
 use tracing::trace;
 
@@ -34,15 +37,10 @@ use self::state::{Disconnect, HoldChange, HoldTimes, Noting, Pending, Verificati
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::error::{AcquireError, SessionError};
-use crate::hold::AcquireReply;
-use crate::hold::AtRelease;
 use crate::hold::exit::Leaving;
 use crate::hold::spans::waits_behind;
+use crate::hold::{AcquireReply, AtRelease};
 use crate::queue::local::{LocalRegistration, SessionQueues};
-use lockkeeper_session::ensemble::{Fired, OpError, Watcher};
-use lockkeeper_session::epoch;
-use lockkeeper_session::wait::or_never;
-use lockkeeper_session::{KeepTrusted, Session};
 
 struct Driver {
     attempt: Attempt,

@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use lockkeeper_core::{Loss, Mode, NodeFormat, Queue, Silence};
+use lockkeeper_session::ensemble::{Fired, Watcher};
+use lockkeeper_session::wait::{cancelled, passed};
+use lockkeeper_session::{CancellationToken, latest};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -19,10 +22,6 @@ use crate::error::{AcquireError, ReleaseError, SessionError};
 use crate::hold::AcquireReply;
 use crate::hold::holding::{Holding, UseOfKept};
 use crate::keeper::Lockkeeper;
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::ensemble::{Fired, Watcher};
-use lockkeeper_session::latest;
-use lockkeeper_session::wait::{cancelled, passed};
 
 /// How several uses have one hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

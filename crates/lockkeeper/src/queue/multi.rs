@@ -12,6 +12,8 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, select_all};
 use lockkeeper_core::{FencingToken, Loss, Revocation, node_path};
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::wait::passed;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -23,8 +25,6 @@ use crate::hold::on_lost::OnLost;
 use crate::journal;
 use crate::queue::acquire::Acquire;
 use crate::queue::requeue::Requeued;
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::wait::passed;
 
 /// A request for several locks that is not sent yet: await it, or set options first. Created by
 /// [`Lockkeeper::multi_lock`](crate::Lockkeeper::multi_lock).

@@ -3,11 +3,12 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use lockkeeper_session::CancellationToken;
+
 use crate::error::{AcquireError, Error};
 use crate::hold::on_lost::OnLost;
 use crate::queue::acquire::Acquire;
 use crate::queue::multi::{MultiAcquire, MultiGuard};
-use lockkeeper_session::CancellationToken;
 
 /// A request for a lock of any kind, for code that works with whichever lock its caller chooses.
 ///

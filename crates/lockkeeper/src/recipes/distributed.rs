@@ -2,16 +2,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockkeeper_core::Loss;
-use lockkeeper_core::{FencingToken, LockPath, NodeFormat, PathError, Revocation};
+use lockkeeper_core::{FencingToken, LockPath, Loss, NodeFormat, PathError, Revocation};
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::cancelled;
 
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
 use crate::queue::acquire::Acquire;
 use crate::queue::mutex::Mutex as ExclusiveLock;
-use lockkeeper_session::latest;
-use lockkeeper_session::wait::cancelled;
 
 /// What a lock object with `lock` and `unlock` keeps: the guard, if locked, and the handle that acquired it.
 #[derive(Debug)]

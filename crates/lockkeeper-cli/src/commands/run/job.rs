@@ -8,9 +8,9 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::{Acquire, Guard, Lockkeeper, Loss};
 use lockkeeper_config::settings::IfUnreachable;
-use lockkeeper_jobs::server_now_ms;
 use lockkeeper_jobs::{
     Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NotRecorded, Rule, Run, RunEnd, RunRecord, Skipped,
+    server_now_ms,
 };
 use lockkeeper_session::text::spell;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -24,8 +24,6 @@ use crate::child::{CommandEnd, Extras, RunTerms};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
-use crate::jobsview;
-use crate::nested;
 use crate::output::Printer;
 use crate::presence::GONE;
 use crate::records::{Records, WRITING};
@@ -34,6 +32,7 @@ use crate::signals::{self, Signals};
 use crate::tail::Tail;
 use crate::text::when_ms;
 use crate::waiting::Wait;
+use crate::{jobsview, nested};
 
 /// What a machine does about the slot.
 enum Claimed {

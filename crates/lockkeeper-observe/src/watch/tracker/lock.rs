@@ -4,16 +4,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use lockkeeper::admin::ContenderInfo;
-use lockkeeper::admin::LEASE;
-use lockkeeper::admin::SessionId;
+use lockkeeper::admin::{ContenderInfo, LEASE, SessionId};
 use lockkeeper::contest::{Contest, Leased, Marker, contender, format_of};
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_core::leased::Held;
-use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
-use lockkeeper_session::node_path;
 use lockkeeper_session::text::plain;
+use lockkeeper_session::{Zxid, node_path};
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::Tracker;

@@ -5,6 +5,9 @@ use std::time::Duration;
 
 use futures_channel::mpsc;
 use lockkeeper_core::{Command, End, Failure, Grant, LinkState, Loss, Silence, node_path};
+use lockkeeper_session::ensemble::TxnStep;
+use lockkeeper_session::epoch;
+use lockkeeper_session::wait::judged_at;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tracing::{debug, warn};
@@ -18,9 +21,6 @@ use crate::error::{AcquireError, Mismatch, ReleaseError, SessionError};
 use crate::hold::holding::Holding;
 use crate::hold::note::{HoldReport, NotedEnd};
 use crate::hold::{Hold, HoldRequest, YieldRequest};
-use lockkeeper_session::ensemble::TxnStep;
-use lockkeeper_session::epoch;
-use lockkeeper_session::wait::judged_at;
 
 impl Driver {
     /// Gives the lock to the caller; releases it if the caller no longer listens.

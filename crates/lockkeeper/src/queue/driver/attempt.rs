@@ -4,15 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload};
+use lockkeeper_session::ensemble::{Ensemble, Fired};
+use lockkeeper_session::{CancellationToken, latest};
 use tokio::time::Instant;
 
 use super::operations::Finished;
 use crate::hold::spans::WaitRef;
 use crate::hold::{HoldOptions, HoldRequest};
 use crate::queue::requeue::Rejoin;
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::ensemble::{Ensemble, Fired};
-use lockkeeper_session::latest;
 
 /// The settings of an attempt.
 pub(crate) struct Attempt {

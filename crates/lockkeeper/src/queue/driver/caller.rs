@@ -5,15 +5,14 @@ use std::sync::Arc;
 use futures_channel::mpsc;
 use futures_util::StreamExt;
 use lockkeeper_core::Loss;
+use lockkeeper_session::CancellationToken;
+use lockkeeper_session::wait::{cancelled, passed};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::attempt::Wake;
 use crate::error::{AcquireError, ReleaseError};
-use crate::hold::AcquireReply;
-use crate::hold::{Hold, HoldRequest};
-use lockkeeper_session::CancellationToken;
-use lockkeeper_session::wait::{cancelled, passed};
+use crate::hold::{AcquireReply, Hold, HoldRequest};
 
 /// The state of the caller.
 pub(super) enum Caller {

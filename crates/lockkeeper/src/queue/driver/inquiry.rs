@@ -3,6 +3,9 @@
 use std::pin::pin;
 
 use lockkeeper_core::{End, Link, LinkState, node_path};
+use lockkeeper_session::ensemble::OpError;
+use lockkeeper_session::latest;
+use lockkeeper_session::wait::passed;
 
 use super::Driver;
 use super::attempt::Wake;
@@ -10,9 +13,6 @@ use super::caller::Caller;
 use crate::broken::Broken;
 use crate::error::{AcquireError, SessionError};
 use crate::journal;
-use lockkeeper_session::ensemble::OpError;
-use lockkeeper_session::latest;
-use lockkeeper_session::wait::passed;
 
 impl Driver {
     /// Finds out why a waiter's node is deleted: another client deleted it, or the session ended and the server

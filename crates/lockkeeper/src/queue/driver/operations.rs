@@ -10,13 +10,12 @@ use lockkeeper_core::{
     Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathMade,
     PathRecord, Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
 };
+use lockkeeper_session::ensemble::{
+    Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, above,
+    linearizable, make_path, zxid_of,
+};
 
 use crate::contender::ContenderInfo;
-use lockkeeper_session::ensemble::{
-    Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, linearizable,
-    zxid_of,
-};
-use lockkeeper_session::ensemble::{above, make_path};
 
 /// A finished operation: the event for the contender, and what only the driver needs of it.
 pub(super) struct Finished {

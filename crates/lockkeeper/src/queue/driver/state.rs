@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{LocalKey, Loss};
+use lockkeeper_session::ensemble::{OpError, Watcher};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::operations::Finished;
 use crate::contender::ContenderInfo;
 use crate::hold::note::Note;
-use lockkeeper_session::ensemble::{OpError, Watcher};
 
 /// The patience of the caller while the connection is lost, or while a release is not confirmed.
 #[derive(Default)]
