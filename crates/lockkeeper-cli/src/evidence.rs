@@ -13,7 +13,6 @@ use lockkeeper_session::text::spell;
 use crate::atwork::AtWork;
 use crate::colour::Severity;
 use crate::liveline::whole;
-use crate::place::Place;
 use crate::presence::HERE;
 use crate::servertime::ServerTime;
 use crate::settings::Part;
@@ -62,9 +61,7 @@ impl Overview {
     /// The server refuses the reads or cannot be reached.
     pub(crate) async fn of(keeper: &Lockkeeper, part: &Part, locks: &mut [LockInfo]) -> Result<Self, Error> {
         let admin = keeper.admin();
-        // A server of this machine has its clock.
-        let asks = matches!(part.settings.place, Place::Ensemble(_));
-        let time = if asks { ServerTime::ask(&admin, locks).await } else { ServerTime::of(locks) };
+        let time = ServerTime::at(&part.settings.place, &admin, locks).await;
         let habits = habits(keeper, locks, time.now).await?;
         let deadlocks = confirmed(&admin, &part.root, locks).await?;
         Ok(Overview { deadlocks, habits, time })

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::future::{OptionFuture, join_all};
 use lockkeeper::admin::LockInfo;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_history::{Habits, RecordedEnd};
+use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::{Deadlock, Search};
 use lockkeeper_observe::table::Row;
 use lockkeeper_observe::watch::{Notice, Observation, ObserveError, Observer, Options, View};
@@ -168,7 +168,7 @@ impl Source<'_> {
         self.keeper = Some(keeper.clone());
         let observation = Observation::new(Options::default());
         let observer = Observer::new(&keeper, &part.root, part.others(), &observation).map_err(unobserved)?;
-        let observer = observer.with_records(RecordedEnd::ROOT, recorded_end);
+        let observer = observer.with_records(lockkeeper_history::ROOT, recorded_end);
         let seen = Seen {
             keeper: &keeper,
             view: observation.view(),
@@ -282,18 +282,15 @@ impl Seen<'_> {
         Ok(())
     }
 
-    /// Returns the servers' time now, as [`Overview::of`](crate::evidence::Overview::of) does. The servers are asked again after a minute, if
-    /// a lock changes.
+    /// Returns the servers' time now. The servers are asked again after a minute, if a lock changes.
     async fn ask_time(&mut self, part: &Part, changed: &[LockInfo]) -> Option<SystemTime> {
         let is_known = self.time.as_ref().is_some_and(|time| time.1.elapsed() < ASKED);
         let known = || self.locks.values().map(|shown| &shown.lock).chain(changed).collect::<Vec<_>>();
-        match part.settings.place {
-            Place::Ensemble(_) if changed.is_empty() || is_known => {}
-            Place::Ensemble(_) => {
-                let time = ServerTime::ask(&self.keeper.admin(), &known()).await;
-                self.time = Some(Arc::new((time, Instant::now())));
-            }
-            Place::Machine(_) => self.time = Some(Arc::new((ServerTime::of(&known()), Instant::now()))),
+        let place = &part.settings.place;
+        let stays = matches!(place, Place::Ensemble(_)) && (changed.is_empty() || is_known);
+        if !stays {
+            let time = ServerTime::at(place, &self.keeper.admin(), &known()).await;
+            self.time = Some(Arc::new((time, Instant::now())));
         }
         let (time, at) = self.time.as_deref()?;
         time.now.map(|now| now + at.elapsed())

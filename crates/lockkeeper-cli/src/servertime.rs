@@ -7,6 +7,7 @@ use lockkeeper::admin::{Admin, LockInfo};
 use lockkeeper_jobs::known_server_now_ms;
 
 use crate::liveline::whole;
+use crate::place::Place;
 
 /// A smaller difference between the clocks is not reported.
 const TOLERATED: Duration = Duration::from_secs(2);
@@ -24,6 +25,14 @@ pub(crate) struct ServerTime {
 }
 
 impl ServerTime {
+    /// As [`ServerTime::ask`] for an ensemble. A server of this machine has this machine's clock: as [`ServerTime::of`].
+    pub(crate) async fn at(place: &Place, admin: &Admin, locks: &[impl Borrow<LockInfo>]) -> Self {
+        match place {
+            Place::Ensemble(_) => Self::ask(admin, locks).await,
+            Place::Machine(_) => Self::of(locks),
+        }
+    }
+
     /// Asks the servers, if anything is to be said about these locks. As [`ServerTime::of`], if this user may not write, or if there
     /// is nothing to write to: a command that asks creates no node.
     pub(crate) async fn ask(admin: &Admin, locks: &[impl Borrow<LockInfo>]) -> Self {

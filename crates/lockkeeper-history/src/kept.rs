@@ -40,7 +40,6 @@ impl KeptHold {
     ///
     /// The path is not one of the handle's, a server refuses the record, or no server answers.
     pub async fn write(&self, keeper: &Lockkeeper) -> Result<(), AdminError> {
-        let keeper = keeper.clone();
         let (path, kept) = (keeper.path(&self.path)?, self.clone());
         keeper
             .sessions()

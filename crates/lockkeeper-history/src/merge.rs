@@ -10,7 +10,7 @@ use super::entry::{Entry, PastHold, Refusal};
 use super::lock_use::LockUse;
 use super::record::{HoldEnd, StoredBefore, StoredHold, StoredRefusal};
 use super::store::{SLOTS, Stored, is_slot};
-use crate::ROOT as HISTORY;
+use crate::ROOT;
 
 /// The bits of a token below those of its epoch.
 const BELOW_EPOCH: u32 = 16;
@@ -87,12 +87,9 @@ pub struct RecordedEnd {
 }
 
 impl RecordedEnd {
-    /// The tree of the records: each is two levels below.
-    pub const ROOT: &str = HISTORY;
-
-    /// Reads the record in a node below [`RecordedEnd::ROOT`]; `None` if it has none of a hold.
+    /// Reads the record in a node two levels below [`ROOT`]; `None` if it has none of a hold.
     pub fn read(node: &str, data: &[u8]) -> Option<Self> {
-        let (lock, slot) = node.strip_prefix(HISTORY)?.strip_prefix('/')?.split_once('/')?;
+        let (lock, slot) = node.strip_prefix(ROOT)?.strip_prefix('/')?.split_once('/')?;
         let StoredHold { owner, token, end, loss, reason, .. } =
             is_slot(slot).then(|| StoredHold::read(data)).flatten()?;
         Some(RecordedEnd { path: records::lock_of(lock), owner, token, end, loss, reason })

@@ -15,7 +15,7 @@ use super::entry::{Entry, Refusal};
 use super::habits::Habits;
 use super::store::Stored;
 use super::{merge, store};
-use crate::ROOT as HISTORY;
+use crate::ROOT;
 
 /// Why the history cannot be read.
 pub type HistoryError = AdminError;
@@ -45,7 +45,7 @@ impl History {
     ///
     /// The path is not one, the server refuses the read, or it cannot be reached.
     pub async fn of(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let keeper = self.keeper.clone();
+        let keeper = &self.keeper;
         let path = keeper.path(path.as_ref())?;
         let at = path.clone();
         let stored = keeper.sessions().ask(move |ensemble| async move { recorded(&*ensemble, &at).await });
@@ -78,11 +78,11 @@ impl History {
     ///
     /// As [`History::of`].
     pub async fn below(&self, root: impl AsRef<str>) -> Result<Vec<Entry>, HistoryError> {
-        let keeper = self.keeper.clone();
+        let keeper = &self.keeper;
         let root = keeper.root(root.as_ref())?;
         let below = root.clone();
         let stored = keeper.sessions().ask(move |ensemble| async move {
-            let names = store::locks(&*ensemble).await.map_err(|fault| refused(HISTORY, fault))?;
+            let names = store::locks(&*ensemble).await.map_err(|fault| refused(ROOT, fault))?;
             let paths = names.iter().map(|name| records::lock_of(name)).filter(|path| is_below(path, &below));
             read_each(&ensemble, paths.collect()).await
         });
@@ -181,8 +181,7 @@ impl Follow {
             self.watchers.clear();
         }
         let lock = store::node(&path);
-        let keeper = self.history.keeper.clone();
-        let watch = keeper.sessions().ask(move |ensemble| async move {
+        let watch = self.history.keeper.sessions().ask(move |ensemble| async move {
             store::watch(&*ensemble, &lock).await.map_err(|fault| refused(&lock, fault))
         });
         Ok((path, watch.await?))
@@ -211,9 +210,9 @@ impl FollowRefusals {
     /// As [`History::of`].
     pub async fn next(&mut self) -> Result<Vec<Refusal>, HistoryError> {
         let (path, watchers) = self.follow.changed().await?;
-        let keeper = self.follow.history.keeper.clone();
         let at = path.clone();
-        let records = keeper.sessions().ask(move |ensemble| async move { recorded(&*ensemble, &at).await }).await?;
+        let sessions = self.follow.history.keeper.sessions();
+        let records = sessions.ask(move |ensemble| async move { recorded(&*ensemble, &at).await }).await?;
         self.follow.watchers = watchers;
         Ok(refusals_of(&path, &records))
     }
@@ -236,7 +235,7 @@ fn refusals_of(path: &str, records: &Stored) -> Vec<Refusal> {
 
 /// The records of those of these locks that have some.
 async fn known(ensemble: &Arc<dyn Ensemble>, paths: &[String]) -> Result<Vec<(String, Stored)>, AdminError> {
-    let names = store::locks(&**ensemble).await.map_err(|fault| refused(HISTORY, fault))?;
+    let names = store::locks(&**ensemble).await.map_err(|fault| refused(ROOT, fault))?;
     let known: HashSet<_> = names.iter().map(|name| records::lock_of(name)).collect();
     read_each(ensemble, paths.iter().filter(|path| known.contains(*path)).cloned().collect()).await
 }

@@ -62,7 +62,6 @@ impl NewRefusal {
 ///
 /// A server refuses the record, or no server answers.
 pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) -> Result<(), AdminError> {
-    let keeper = keeper.clone();
     let (path, mut owner) = (keeper.path(path.as_str())?, keeper.owner().clone());
     let NewRefusal { reason, used_as, waited, message, holder, holder_message, pid, count, ago, over } = refusal;
     if let Some(pid) = pid {

@@ -4,7 +4,7 @@ use futures_util::future::join_all;
 use lockkeeper_session::ensemble::{Ensemble, Node, NodeKind, OpError, TxnStep, Watcher, linearizable};
 use lockkeeper_session::records;
 
-use crate::ROOT as HISTORY;
+use crate::ROOT;
 
 /// The records of a lock: each with its name and when it was written.
 pub(super) type Stored = Vec<(String, Vec<u8>, i64)>;
@@ -24,7 +24,7 @@ const MAX_ATTEMPTS: usize = 8;
 
 /// The node of a lock. The version of its data is the number of holds that were recorded, and tells which record is the oldest.
 pub(super) fn node(path: &str) -> String {
-    records::of_lock(HISTORY, path)
+    records::of_lock(ROOT, path)
 }
 
 /// The record of a hold with this number.
@@ -52,7 +52,7 @@ pub(super) async fn make(ensemble: &dyn Ensemble, lock: &str) -> Result<(), OpEr
                 return Ok(());
             }
             Err(OpError::NodeExists) => return Ok(()),
-            Err(OpError::NoNode) => records::make(ensemble, HISTORY, NodeKind::Shared).await?,
+            Err(OpError::NoNode) => records::make(ensemble, ROOT, NodeKind::Shared).await?,
             Err(fault) => return Err(fault),
         }
     }
@@ -128,7 +128,7 @@ fn existing(read: Result<Node, OpError>) -> Result<Option<Node>, OpError> {
 
 /// Returns the names of all locks with records.
 pub(super) async fn locks(ensemble: &dyn Ensemble) -> Result<Vec<String>, OpError> {
-    records::names(ensemble, HISTORY).await
+    records::names(ensemble, ROOT).await
 }
 
 /// Reads all records of a lock; none if it has none.
@@ -185,16 +185,16 @@ pub(super) async fn read_refusals(ensemble: &dyn Ensemble, lock: &str) -> Result
 /// Deletes the records of the locks that were not held for the longest time, if there are too many. What fails is left to the next
 /// new lock.
 async fn prune(ensemble: &dyn Ensemble) {
-    let Ok(names) = linearizable(ensemble, ensemble.list(HISTORY)).await else { return };
+    let Ok(names) = linearizable(ensemble, ensemble.list(ROOT)).await else { return };
     if names.names.len() <= LOCKS {
         return;
     }
-    let seen = records::read(ensemble, HISTORY, names.names).await;
+    let seen = records::read(ensemble, ROOT, names.names).await;
     let mut seen: Vec<_> = seen.into_iter().map(|(name, seen)| (seen.mzxid, name)).collect();
     seen.sort_unstable();
     let surplus = seen.len().saturating_sub(LOCKS - SPARE);
     for (_, name) in seen.into_iter().take(surplus) {
-        let lock = format!("{HISTORY}/{name}");
+        let lock = format!("{ROOT}/{name}");
         let Ok(records) = ensemble.list(&lock).await else { continue };
         let deletes: Vec<_> =
             records.names.iter().map(|record| ensemble.delete(&format!("{lock}/{record}"), None)).collect();

@@ -10,8 +10,7 @@ use futures_util::future::join_all;
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, Loss};
 use lockkeeper_history::{
-    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, ROOT as HISTORY, Recorder, Recording, Refusal,
-    RefusalReason, refused,
+    Ending, Entry, History, HoldEnd, NewRefusal, PastHold, ROOT, Recorder, Recording, Refusal, RefusalReason, refused,
 };
 use lockkeeper_server::{OpCode as Op, Server, Stats};
 use lockkeeper_session::ensemble::{Ensemble, NodeKind};
@@ -398,7 +397,7 @@ fn a_release_does_not_depend_on_its_record() {
         let (_server, keeper) = server().await;
         on_session(&keeper, |ensemble| async move {
             ensemble.create("/lockkeeper", Vec::new(), NodeKind::Shared).await.unwrap();
-            ensemble.create(HISTORY, Vec::new(), NodeKind::Ephemeral).await.unwrap();
+            ensemble.create(ROOT, Vec::new(), NodeKind::Ephemeral).await.unwrap();
         })
         .await;
         let guard = keeper.mutex(LOCK).acquire().await.unwrap();
@@ -412,7 +411,7 @@ fn a_release_does_not_depend_on_its_record() {
 fn the_locks_that_were_not_held_for_the_longest_time_are_forgotten_first() {
     async fn names(keeper: &Lockkeeper) -> Vec<String> {
         let list = |ensemble: Arc<dyn Ensemble>| async move {
-            ensemble.list(HISTORY).await.map_err(|fault| lockkeeper::error::refused(HISTORY, fault))
+            ensemble.list(ROOT).await.map_err(|fault| lockkeeper::error::refused(ROOT, fault))
         };
         keeper.sessions().ask(list).await.unwrap().names
     }
@@ -420,7 +419,7 @@ fn the_locks_that_were_not_held_for_the_longest_time_are_forgotten_first() {
         let (_server, keeper) = server().await;
         hold_once(&keeper).await;
         on_session(&keeper, |ensemble| async move {
-            let path = |number| format!("{HISTORY}/locks%2F{number}");
+            let path = |number| format!("{ROOT}/locks%2F{number}");
             let made = (0..1023).map(|number| ensemble.create(&path(number), Vec::new(), NodeKind::Persistent));
             join_all(made).await.into_iter().for_each(|made| drop(made.unwrap()));
         })

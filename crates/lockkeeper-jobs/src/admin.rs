@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::error::{JobError, refused};
 use super::records::{Expected, JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
-use super::stored::{self as jobs, ROOT as JOBS, StoredLog};
+use super::stored::{self as jobs, ROOT, StoredLog};
 
 /// How often a decision is tried if the records change meanwhile.
 const MAX_ATTEMPTS: usize = 10;
@@ -177,7 +177,7 @@ impl JobsAdmin {
         self.keeper
             .sessions()
             .ask(move |ensemble| async move {
-                let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
+                let paths = jobs::paths(&*ensemble).await.map_err(|fault| refused(ROOT, fault))?;
                 let looks = paths.into_iter().filter(|path| is_below(path, &root)).map(|path| {
                     let ensemble = &*ensemble;
                     async move {

@@ -12,7 +12,7 @@ use lockkeeper_session::ensemble::{READS_IN_FLIGHT, Watcher, is_below};
 use super::admin::{JobStatus, JobsAdmin, look};
 use super::error::{JobError, refused};
 use super::stored as jobs;
-use super::stored::ROOT as JOBS;
+use super::stored::ROOT;
 
 /// The changes of jobs. Created by [`JobsAdmin::follow`].
 ///
@@ -85,7 +85,7 @@ impl FollowJobs {
             .sessions()
             .ask(move |ensemble| async move {
                 let (paths, list) = if lists {
-                    let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(JOBS, fault))?;
+                    let listed = jobs::watch(&*ensemble).await.map_err(|fault| refused(ROOT, fault))?;
                     (listed.0, Some(listed.1))
                 } else {
                     (known, None)

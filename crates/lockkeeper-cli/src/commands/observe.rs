@@ -170,7 +170,7 @@ fn observer(
 ) -> Result<BoxFuture<'static, Failure>, Failure> {
     let place = part.settings.place.clone();
     let observer = Observer::new(keeper, &part.root, part.others(), observation).map_err(unobserved)?;
-    let observer = observer.with_records(lockkeeper_history::RecordedEnd::ROOT, recorded_end);
+    let observer = observer.with_records(lockkeeper_history::ROOT, recorded_end);
     if !is_reached {
         observer.begin_unreached();
     }

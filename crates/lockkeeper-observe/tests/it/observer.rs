@@ -54,7 +54,7 @@ impl Watching {
         let observation = Observation::new(Options { rules, journal, ..Options::default() });
         let keeper = Lockkeeper::connect(servers).await.unwrap();
         let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
-        let observer = observer.with_records(lockkeeper_history::RecordedEnd::ROOT, recorded_end);
+        let observer = observer.with_records(lockkeeper_history::ROOT, recorded_end);
         let task = tokio::spawn(async move {
             let ended = observer.run().await;
             panic!("{ended:?}");
