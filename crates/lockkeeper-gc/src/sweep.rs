@@ -86,7 +86,6 @@ struct Batch {
 ///
 /// The server refuses a deletion or the record, or it cannot be reached. What was deleted before that is recorded.
 pub async fn sweep(keeper: &Lockkeeper, root: &str, leftovers: &[Leftover]) -> Result<Swept, AdminError> {
-    let keeper = keeper.clone();
     keeper.root(root)?;
     let (root, batches, own) = (root.to_owned(), batches(leftovers), keeper.clone());
     let sweeping = keeper.sessions().run_while_answered(async move {
@@ -117,7 +116,7 @@ pub async fn sweep(keeper: &Lockkeeper, root: &str, leftovers: &[Leftover]) -> R
 ///
 /// The server refuses the read or cannot be reached.
 pub async fn cleanups(keeper: &Lockkeeper, root: &str) -> Result<Vec<Cleanup>, AdminError> {
-    journal::entries_below(&keeper.clone(), root).await
+    journal::entries_below(keeper, root).await
 }
 
 /// Divides leftovers into those of one transaction each.

@@ -73,8 +73,8 @@ impl Recorder {
             return;
         }
         let counts = self.counts.clone();
-        let task = keeper.clone();
-        task.sessions().spawn(async move {
+        let sessions = keeper.sessions().clone();
+        sessions.spawn(async move {
             loop {
                 let unsent = std::mem::take(&mut counts.all.lock().expect("held for a swap only").unsent);
                 if !unsent.is_empty()

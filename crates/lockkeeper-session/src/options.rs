@@ -282,7 +282,9 @@ impl Sessions {
     /// - [`SessionError::Unreachable`](crate::error::SessionError::Unreachable) after the connect timeout, with the result of each server.
     /// - [`SessionError::AuthFailed`](crate::error::SessionError::AuthFailed) if the servers reject the credentials.
     pub async fn connect(servers: &str, options: Options) -> Result<Sessions, ConnectError> {
-        Sessions::unopened(servers, options)?.opened().await
+        let sessions = Sessions::unopened(servers, options)?;
+        sessions.open().await?;
+        Ok(sessions)
     }
 
     /// Returns at once, before any server answers: for services that may start before the ensemble. Sends nothing.
@@ -319,20 +321,6 @@ impl Sessions {
         let servers = "simulation".parse().expect("this is a host name");
         let network = ZooKeeper { simulated: Some(connect), ..options.network(servers, &io) };
         options.start(Box::new(network), io, Clock::Runtime(tokio::time::Instant::now()))
-    }
-
-    /// Opens the first session, so that unreachable servers show immediately.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves no session behind.
-    ///
-    /// # Errors
-    ///
-    /// As [`Sessions::connect`].
-    pub async fn opened(self) -> Result<Sessions, ConnectError> {
-        let sessions = self.clone();
-        self.run(async move { Ok(sessions.session(None).await.map(drop)?) }).await.map(|()| self)
     }
 
     /// Uses the embedded server of a directory, without the first session: the first call opens it. `found` is a server that the

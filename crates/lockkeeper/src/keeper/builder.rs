@@ -490,6 +490,7 @@ impl Lockkeeper {
 
     /// Opens the first session, so that an unreachable ensemble shows immediately.
     async fn opened(self) -> Result<Lockkeeper, ConnectError> {
-        self.sessions().clone().opened().await.map(|_| self)
+        self.sessions().open().await?;
+        Ok(self)
     }
 }
