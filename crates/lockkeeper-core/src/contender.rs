@@ -263,27 +263,6 @@ impl Contender {
         self.holds() && !reads && self.change.upgrade != UpgradeStage::Wanted
     }
 
-    /// Its node, if a contender behind it in this process may hold as soon as the caller releases, before the node is
-    /// deleted. It holds alone, so every older contender has ended. Ask before [`Event::Leave`], and report
-    /// [`Event::Released`] to the contenders that this node blocks.
-    ///
-    /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
-    /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A
-    /// lock delay takes longer: the tombstone must be deleted first.
-    ///
-    /// `writes`: a write that the caller bound to the hold may still take effect. Then the contender behind waits for the
-    /// delete, which is ordered behind that write. Otherwise the write could take effect while the next one holds. The same if
-    /// the caller writes in the transaction of the release.
-    pub fn passes_on(&self, writes: bool) -> Option<&str> {
-        self.node().filter(|_| !writes && !self.releases.callers_write && self.ends_alone())
-    }
-
-    /// Whether its release ends a hold that is alone, without a lock delay.
-    fn ends_alone(&self) -> bool {
-        let at_once = self.terms.discipline.granted_by_listing() && self.terms.delay.is_none();
-        at_once && self.node().is_some() && self.hold.is_handed_over() && self.is_alone()
-    }
-
     /// Whether it watches its node, so the node has existed from its create until the last event.
     pub fn watches_itself(&self) -> bool {
         self.nodes.watched
@@ -315,10 +294,8 @@ impl Contender {
     /// Takes in an event.
     pub fn handle(&mut self, event: Event) {
         match event {
-            Event::Leave => {
-                self.releases.release(self.ends_alone());
-                self.exit.leave(Leaving::Asked);
-            }
+            Event::Leave => self.release(false, false),
+            Event::Release { lost, writes } => self.release(lost, writes),
             Event::Lost => self.exit.leave(Leaving::Lost),
             Event::SessionOver => self.exit.session_over = true,
             Event::OwnWatchDue => self.lingered(),

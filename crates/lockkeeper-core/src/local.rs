@@ -31,6 +31,8 @@ pub struct LocalState<'c> {
     pub ahead: Option<usize>,
     /// It holds the lock.
     pub holds: bool,
+    /// It has released, and the next one may hold before its node is deleted: see [`Event::Release`].
+    pub released: bool,
     /// It watches its node, so it would know that the node was deleted.
     pub watches_itself: bool,
     /// The first node of the queue, if it knows that.
@@ -52,6 +54,7 @@ impl Contender {
             deleted: self.has_no_node(),
             ahead,
             holds: self.holds(),
+            released: self.has_passed_on(),
             watches_itself: self.watches_itself(),
             first: place.map(|place| &*place.first),
             waits_for: self.waits_for(),
@@ -193,6 +196,10 @@ impl LocalQueue {
         let entry = self.entry_mut(key)?;
         entry.ahead = state.ahead.or(before);
         (entry.holds, entry.watches_itself) = (state.holds, state.watches_itself);
+        if state.released && entry.released.is_none() {
+            self.release(key, state.watches_itself, woken);
+        }
+        let entry = self.entry_mut(key)?;
         if !state.deferred {
             entry.listing = None;
             self.deferred.remove(&key);
@@ -216,11 +223,9 @@ impl LocalQueue {
         self.entry(key)?.wait.as_ref().map(|wait| &*wait.node)
     }
 
-    /// The contender of this entry held alone and has released ([`Contender::passes_on`]): those that wait for it may go on before
-    /// its node is deleted.
-    pub fn released(&mut self, key: LocalKey, woken: &mut Vec<LocalKey>) {
+    /// Those that wait for this entry may go on before its node is deleted.
+    fn release(&mut self, key: LocalKey, watched: bool, woken: &mut Vec<LocalKey>) {
         let Some(entry) = self.entry_mut(key) else { return };
-        let watched = entry.watches_itself;
         entry.released = Some(watched);
         for waiter in entry.waiters.clone() {
             if let Some(wait) = self.wait_of(waiter) {

@@ -64,8 +64,8 @@ pub enum Event {
     Gone(String),
     /// A watched node has new data; its watch has fired.
     Changed(String),
-    /// The caller of another contender of this session has released, and that contender had this node and held alone
-    /// ([`Contender::passes_on`](crate::Contender::passes_on)). The node still exists; its delete follows.
+    /// The caller of another contender of this session has released, and that contender had this node and held alone. The node may
+    /// still exist; its delete follows.
     Released {
         /// The node.
         name: String,
@@ -107,8 +107,15 @@ pub enum Event {
     Ask(Ask),
     /// The holder refuses to release, for this reason. Its node must say so, and the next request is reported again.
     Refuse(String),
-    /// The caller no longer wants to wait or to hold.
+    /// The caller no longer waits. It has no hold, and never learns of a grant.
     Leave,
+    /// The owner of the hold releases it.
+    Release {
+        /// A clock has ended the hold before: others may hold already.
+        lost: bool,
+        /// A write that the owner bound to the hold may still take effect.
+        writes: bool,
+    },
     /// The caller's hold is lost, by a clock, and the caller has not released it: it may not know yet.
     Lost,
     /// The session is over.

@@ -1,4 +1,5 @@
-//! The record of a release: how a contender far back in a queue learns that the one before it has held.
+//! The release: who may hold before the delete is answered, and how a contender far back in a queue learns that the one before it
+//! has held.
 //!
 //! If the node before the own one is deleted, its contender has released, or has left without the lock; then older ones are
 //! still ahead. Only a listing can tell, and the listing of a long queue is long. So a holder says in the transaction of its
@@ -9,6 +10,7 @@
 //!
 //! A contender that had few ahead reads and writes no record: its listing is as short.
 
+use super::exit::Leaving;
 use super::view::Blocker;
 use super::{Contender, Flight};
 use crate::protocol::{Command, Failure, ReleaseSeen, ReleaseWrite};
@@ -23,6 +25,8 @@ pub(super) struct Releases {
     version: Option<i32>,
     /// The caller has released, and the hold was alone until then.
     released_alone: bool,
+    /// The next contender of this session may hold already.
+    passed_on: bool,
     /// The caller writes in the transaction of its release.
     pub(super) callers_write: bool,
     /// It had many ahead when it came, and has found its place only later.
@@ -44,14 +48,32 @@ impl Releases {
     pub(super) fn follow_a_local(&mut self) {
         self.version = None;
     }
-
-    /// The caller releases. `alone`: the hold is alone.
-    pub(super) fn release(&mut self, alone: bool) {
-        self.released_alone |= alone;
-    }
 }
 
 impl Contender {
+    /// The caller leaves. If it had a hold, and that is alone, every older contender has ended, and a contender behind it in this process may hold
+    /// before the node is deleted.
+    ///
+    /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
+    /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A
+    /// lock delay takes longer: the tombstone must be deleted first.
+    ///
+    /// While a write that is bound to the hold may still take effect, the contender behind waits for the delete, which is ordered
+    /// behind that write. Otherwise the write could take effect while the next one holds. The same if the caller writes in the
+    /// transaction of the release.
+    pub(super) fn release(&mut self, lost: bool, writes: bool) {
+        let at_once = self.terms.discipline.granted_by_listing() && self.terms.delay.is_none();
+        let alone = at_once && self.node().is_some() && self.hold.is_handed_over() && self.is_alone();
+        self.releases.released_alone |= alone;
+        self.releases.passed_on |= alone && !lost && !writes && !self.releases.callers_write;
+        self.exit.leave(Leaving::Asked);
+    }
+
+    /// Whether it has released, and the next contender of this session may hold before the node is deleted.
+    pub(crate) fn has_passed_on(&self) -> bool {
+        self.releases.passed_on
+    }
+
     /// Reads the last record, if it may show that the blocker has held.
     pub(super) fn read_release(&mut self) -> Option<Command> {
         let blocker = self.releases.due.take()?;

@@ -238,29 +238,37 @@ fn a_node_of_the_own_name_and_another_create_is_not_the_own() {
     assert_eq!(waiter.next_command(), Some(Command::End(End::Removed)));
 }
 
+/// Whether the next contender of its session may hold once it has released.
+fn passes_on(mut holder: Contender, lost: bool, writes: bool) -> bool {
+    holder.handle(Event::Release { lost, writes });
+    holder.local_state().released
+}
+
 /// The next task of the process may hold before the node is deleted, because every older contender has ended.
 #[test]
 fn only_a_hold_that_excludes_all_others_is_passed_on() {
     for mode in [Mode::Exclusive, Mode::Write] {
-        let (holder, own) = holds(contender(mode));
-        assert!(holder.is_alone());
-        assert_eq!(holder.passes_on(false), Some(own.as_str()));
+        let (holder, _) = holds(contender(mode));
+        assert!(holder.is_alone() && !holder.local_state().released);
+        let passed_on = [(false, false), (true, false), (false, true)]
+            .map(|(lost, writes)| passes_on(holder.clone(), lost, writes));
+        assert_eq!(passed_on, [true, false, false], "others may hold after a loss, and a write may still take effect");
     }
     let (reader, _) = holds(contender(Mode::Read));
-    assert_eq!((reader.is_alone(), reader.passes_on(false)), (false, None), "other readers may hold");
+    assert_eq!((reader.is_alone(), passes_on(reader, false, false)), (false, false), "other readers may hold");
     let upgradeable = Contender::upgradeable(NodeFormat::Curator, ID, SessionId(1));
     let (upgradeable, _) = holds(upgradeable);
-    assert_eq!((upgradeable.is_alone(), upgradeable.passes_on(false)), (false, None), "readers may hold");
+    assert_eq!((upgradeable.is_alone(), passes_on(upgradeable, false, false)), (false, false), "readers may hold");
     let (delayed, _) = holds(contender(Mode::Exclusive).with_delay(crate::LockDelay::MILLISECOND));
-    assert_eq!((delayed.is_alone(), delayed.passes_on(false)), (true, None), "its tombstone is deleted first");
+    assert_eq!((delayed.is_alone(), passes_on(delayed, false, false)), (true, false), "its tombstone is deleted first");
     let (mut downgrading, _) = holds(contender(Mode::Write));
     downgrading.handle(Event::Ask(crate::Ask::Downgrade));
-    assert_eq!((downgrading.is_alone(), downgrading.passes_on(false)), (false, None), "readers may hold soon");
+    assert_eq!((downgrading.is_alone(), passes_on(downgrading, false, false)), (false, false), "readers may hold soon");
     let (waiter, _) = second();
-    assert_eq!((waiter.is_alone(), waiter.passes_on(false)), (false, None));
+    assert_eq!((waiter.is_alone(), passes_on(waiter, false, false)), (false, false));
     let permits =
         Contender::new(Discipline::Permits { permits: 2 }, NodeFormat::Curator, Mode::Permits(2), ID, SessionId(1));
-    assert_eq!(permits.passes_on(false), None);
+    assert!(!passes_on(permits, false, false));
 }
 
 #[test]

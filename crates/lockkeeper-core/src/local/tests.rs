@@ -5,6 +5,7 @@ const WAITS: LocalState<'_> = LocalState {
     deleted: true,
     ahead: Some(1),
     holds: false,
+    released: false,
     watches_itself: false,
     first: None,
     waits_for: None,
@@ -50,7 +51,8 @@ impl LocalQueue {
 
     fn releases(&mut self, key: LocalKey) -> Vec<LocalKey> {
         let mut woken = Vec::new();
-        self.released(key, &mut woken);
+        let LocalEntry { node, watches_itself, .. } = self.entry(key).unwrap().clone();
+        self.report(Some(key), &LocalState { node: Some(&node), released: true, watches_itself, ..HOLDS }, &mut woken);
         woken
     }
 }

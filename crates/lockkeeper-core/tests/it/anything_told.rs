@@ -64,6 +64,8 @@ impl Kind {
 
 const NAMES: usize = 12;
 
+const RELEASE: Event = Event::Release { lost: false, writes: false };
+
 fn kinds() -> impl Strategy<Value = Kind> {
     let shared = || select(&[NodeFormat::Curator, NodeFormat::Recipe, NodeFormat::Kazoo][..]);
     let kind = |discipline, node_format, mode, upgradeable| Kind { discipline, node_format, mode, upgradeable };
@@ -195,7 +197,7 @@ fn told() -> impl Strategy<Value = Told> {
         3 => (NAMES - 2..NAMES).prop_map(Told::DelayOver),
         4 => select(asks.to_vec()).prop_map(Told::Ask),
         3 => select(other.to_vec()).prop_map(Told::Other),
-        1 => select(vec![Event::Leave, Event::Lost, Event::SessionOver]).prop_map(Told::Other),
+        1 => select(vec![Event::Leave, RELEASE, Event::Lost, Event::SessionOver]).prop_map(Told::Other),
     ]
 }
 

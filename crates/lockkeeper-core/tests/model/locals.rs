@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lockkeeper_core::{Failure, Listing, LocalQueue};
+use lockkeeper_core::{Event, Failure, Listing, LocalQueue};
 
 use super::client::{FencedWrite, Machine};
 use super::mistake::Mistake;
@@ -13,17 +13,14 @@ impl Step<'_> {
         Arc::make_mut(&mut self.state.local)
     }
 
-    /// Reports a release to the neighbours that it lets continue.
-    pub(crate) fn pass_on(&mut self, i: u8) {
+    /// The caller of client `i` leaves, as the driver tells it.
+    pub(crate) fn release(&mut self, i: u8) {
         let (world, client) = (self.world, self.client(i));
-        let any = world.mistake == Some(Mistake::AllPassOn) && client.says_it_holds();
+        let holds = client.says_it_holds();
+        client.passed_on |= world.mistake == Some(Mistake::AllPassOn) && holds && client.key.is_some();
         let writes = matches!(client.write, FencedWrite::Sent(_) | FencedWrite::Unknown);
-        let contender = client.machine.as_ref().and_then(Machine::contender);
-        let passes_on = any || contender.is_some_and(|contender| contender.passes_on(writes).is_some());
-        if let (true, Some(key)) = (passes_on, client.key) {
-            client.passed_on = true;
-            self.local().released(key, &mut Vec::new());
-        }
+        let lost = client.overdue;
+        self.tell(i, if holds { Event::Release { lost, writes } } else { Event::Leave });
     }
 
     /// Counts client `i` as about to enter. Returns whether it leaves out its listing: it may, if it is `alone`.
@@ -49,14 +46,17 @@ impl Step<'_> {
             return;
         }
         let client = self.client(i);
-        let (key, machine) = (client.key, client.machine.clone());
+        let (key, machine, passed_on) = (client.key, client.machine.clone(), client.passed_on);
         let Some(contender) = machine.as_ref().and_then(Machine::contender) else { return };
         let mut shown = contender.local_state();
+        shown.released |= passed_on;
         shown.watches_itself |= world.mistake == Some(Mistake::SaysItWatched);
+        let released = shown.released;
         let key = self.local().report(key, &shown, &mut Vec::new());
         let hears_of = key.and_then(|key| self.state.local.hears_of(key)).map(|name| world.read(name));
         let client = self.client(i);
         (client.key, client.neighbour) = (key, hears_of);
+        client.passed_on |= released && key.is_some();
     }
 
     pub(crate) fn leave_local(&mut self, i: u8) {

@@ -59,7 +59,7 @@ impl Plain {
             Event::ChildrenChanged if self.at == At::Wait => self.go(At::Look),
             Event::HolderMarkerTaken(Ok(_)) => self.go(At::Hold),
             Event::HolderMarkerTaken(Err(Failure::NodeExists)) => self.go(At::Look),
-            Event::Leave => self.go(At::DropHolderMarker),
+            Event::Leave | Event::Release { .. } => self.go(At::DropHolderMarker),
             Event::Deleted(_) if self.at == At::DropHolderMarker => self.go(At::DropRequest),
             Event::Deleted(_) => self.go(At::End),
             Event::SessionOver => self.go(At::End),

@@ -78,8 +78,7 @@ impl Step<'_> {
                 self.client(i).left = true;
                 // Its caller is done, also with a hold that was taken away meanwhile.
                 self.state.cooling[usize::from(i)] = None;
-                self.pass_on(i);
-                self.tell(i, Event::Leave);
+                self.release(i);
             }
             Action::Hears(i) => {
                 let key = self.client(i).key.expect("it has a signal");

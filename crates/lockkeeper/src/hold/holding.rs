@@ -597,42 +597,48 @@ impl Holding {
     /// ```
     pub async fn release(self) -> Result<(), ReleaseError> {
         // The task of a queue lock limits its release. That of a leased lock may be in a read.
-        if self.parts.is_ours() && self.parts.hold.record().is_some() {
-            let timeout = self.session_timeout();
-            return self.release_within(timeout).await;
-        }
-        self.released().await
+        let is_limited = self.parts.is_ours() && self.parts.hold.record().is_some();
+        let limit = is_limited.then(|| self.session_timeout());
+        self.end(limit).await
     }
 
     /// Releases the lock, or ends this use of it, and waits for what its task answers.
-    async fn released(mut self) -> Result<(), ReleaseError> {
+    async fn end(mut self, limit: Option<Duration>) -> Result<(), ReleaseError> {
         if !self.parts.is_ours() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
-        let Some(part) = &mut self.parts.part else { return self.release_whole().await };
-        let released = match part.end() {
-            Some(hold) => hold.release_whole().await,
-            None if self.parts.hold.judge() => {
-                Err(ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) })
+        let hold = self.parts.hold.clone();
+        // What its clock shows until here is a loss; what it shows later is not, because the work is done.
+        hold.judge();
+        let before = hold.loss();
+        let not_held = |loss| ReleaseError::NotHeld { loss };
+        let last_use = self.parts.part.as_mut().map(|part| part.end());
+        let whole = last_use.as_ref().map_or(Some(&self), Option::as_ref);
+        let released = match whole.map(Holding::ask_for_release) {
+            None => before.map_or(Ok(()), |loss| Err(not_held(loss))),
+            Some(confirmed) => {
+                let passed = or_never(limit.map(|limit| hold.session().after(limit)));
+                tokio::select! {
+                    biased;
+                    answer = confirmed => answer.unwrap_or_else(|_| Err(not_held(hold.loss().unwrap_or(Loss::Closed)))),
+                    () = passed => {
+                        let (path, waited) = (hold.path.clone(), limit.unwrap_or_default());
+                        Err(before.map_or(ReleaseError::Timeout { path, waited }, not_held))
+                    }
+                }
             }
-            None => Ok(()),
         };
         self.parts.span.get().into_iter().for_each(|span| span.released(&released));
         released
     }
 
-    /// Releases the hold, which has no other uses.
-    async fn release_whole(self) -> Result<(), ReleaseError> {
+    /// Asks the task of the hold, which has no other uses, to release it. Returns where the confirmation comes.
+    fn ask_for_release(&self) -> oneshot::Receiver<Result<(), ReleaseError>> {
         let (confirm, confirmed) = oneshot::channel();
-        // What its clock shows until here is a loss; what it shows later is not, because the work is done.
-        self.parts.hold.judge();
         self.parts.hold.released.store(true, Ordering::Release);
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.parts.requests.unbounded_send(HoldRequest::Release(confirm));
-        let unheard = || ReleaseError::NotHeld { loss: self.parts.hold.loss().unwrap_or(Loss::Closed) };
-        let released = confirmed.await.unwrap_or_else(|_| Err(unheard()));
-        self.parts.span.get().into_iter().for_each(|span| span.released(&released));
-        released
+        confirmed
     }
 
     /// Releases the lock as [`Holding::release`] does, but waits for the confirmation for no longer than `timeout`: for a
@@ -655,17 +661,7 @@ impl Holding {
     /// After `timeout`, [`ReleaseError::NotHeld`] if the lock was lost before this call, otherwise [`ReleaseError::Timeout`]; before
     /// that as [`Holding::release`].
     pub async fn release_within(self, timeout: Duration) -> Result<(), ReleaseError> {
-        if !self.parts.is_ours() {
-            return self.released().await;
-        }
-        self.parts.hold.judge();
-        let (path, before) = (self.parts.hold.path.clone(), self.parts.hold.loss());
-        let passed = self.parts.hold.session().after(timeout);
-        tokio::select! {
-            biased;
-            released = self.released() => released,
-            () = passed => Err(before.map_or(ReleaseError::Timeout { path, waited: timeout }, |loss| ReleaseError::NotHeld { loss })),
-        }
+        self.end(Some(timeout)).await
     }
 
     /// Asks the driver for a change.

@@ -309,10 +309,7 @@ impl Driver {
                 self.give_up(error);
             }
             Wake::CallerGone => {
-                self.pass_on();
-                self.look_at_hold();
-                self.caller = Caller::Gone;
-                self.contender.handle(Event::Leave);
+                self.release(None);
                 // The process may end before the answer comes, which nobody needs any more.
                 if self.contender.only_watches_itself() && pending.flight.take().is_some() {
                     self.contender.handle(Event::Watched(Err(Failure::ConnectionLoss)));
@@ -391,17 +388,6 @@ impl Driver {
                 // The next change of the connection reports it.
                 epoch::Known::Unknown | epoch::Known::Over => {}
             }
-        }
-    }
-
-    /// The caller has released: the next contender of this session holds before the delete is sent. Not if a write of the
-    /// caller may still take effect: the next contender would read the node as it was before.
-    fn pass_on(&self) {
-        let Some(hold) = self.caller.hold() else { return };
-        hold.judge();
-        let next = self.contender.passes_on(hold.may_still_write());
-        if hold.loss().is_none() && next.is_some() {
-            self.local.released();
         }
     }
 

@@ -62,7 +62,7 @@ struct Reported {
     node: Option<String>,
     waits_for: Option<String>,
     ahead: Option<usize>,
-    flags: [bool; 4],
+    flags: [bool; 5],
 }
 
 impl Reported {
@@ -71,8 +71,8 @@ impl Reported {
         same_nodes && self.ahead == state.ahead && self.flags == Self::flags(state)
     }
 
-    fn flags(state: &LocalState<'_>) -> [bool; 4] {
-        [state.holds, state.watches_itself, state.first.is_some(), state.deferred]
+    fn flags(state: &LocalState<'_>) -> [bool; 5] {
+        [state.holds, state.released, state.watches_itself, state.first.is_some(), state.deferred]
     }
 
     fn update(&mut self, state: &LocalState<'_>) {
@@ -151,11 +151,6 @@ impl LocalRegistration {
     pub(crate) fn place(&self) -> Option<QueuePlace> {
         let key = self.key?;
         self.change(|queue, _| queue.place(key))
-    }
-
-    /// It held alone and has released. Those that wait for its node go on.
-    pub(crate) fn released(&self) {
-        self.key.into_iter().for_each(|key| self.change(|queue, woken| queue.released(key, woken)));
     }
 
     /// Returns what [`LocalRegistration::listed`] needs of the moment when a listing is sent.

@@ -44,7 +44,7 @@ fn only_a_record_of_the_node_before_grants_without_a_listing() {
             contender.handle(Event::Listed(Ok(Listing::of(vec![own]))));
         }
         assert!(matches!(contender.next_command(), Some(Command::Grant(_))));
-        contender.handle(Event::Leave);
+        contender.handle(Event::Release { lost: false, writes: false });
         let Some(Command::Delete { write, .. }) = contender.next_command() else { panic!("it deletes its node") };
         assert_eq!(write, writes, "{read:?}");
     }
@@ -81,7 +81,7 @@ fn a_contender_that_gives_up_or_loses_its_hold_records_no_release() {
         }
     };
     assert_eq!((leaving(Event::Leave, false), leaving(Event::Lost, true)), (None, None));
-    assert!(leaving(Event::Leave, true).is_some());
+    assert!(leaving(Event::Release { lost: false, writes: false }, true).is_some());
 }
 
 /// The contender behind it must not hold before the write, and the write takes the place of the record.
@@ -95,8 +95,8 @@ fn a_release_with_a_write_of_its_caller_is_not_passed_on_and_leaves_no_record() 
     let with_delay = holds(contender(Mode::Exclusive).with_delay(LockDelay::MILLISECOND)).0;
     for mut holder in [with_record, with_delay, holds_a_marker().0] {
         holder.handle(Event::Ask(Ask::WriteAtRelease));
-        assert_eq!(holder.passes_on(false), None);
-        holder.handle(Event::Leave);
+        holder.handle(Event::Release { lost: false, writes: false });
+        assert!(!holder.local_state().released);
         let mut next = holder.next_command();
         if let Some(Command::Inspect { .. }) = next {
             holder.handle(Event::Inspected(Ok(Inspection { czxid: Zxid(8), ..SEEN })));

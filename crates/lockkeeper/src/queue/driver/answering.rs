@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_channel::mpsc;
-use lockkeeper_core::{Command, End, Failure, Grant, LinkState, Loss, Silence, node_path};
+use lockkeeper_core::{Ask, Command, End, Event, Failure, Grant, LinkState, Loss, Silence, node_path};
 use lockkeeper_session::ensemble::TxnStep;
 use lockkeeper_session::epoch;
 use lockkeeper_session::wait::judged_at;
@@ -27,7 +27,7 @@ impl Driver {
     pub(super) fn hand_over(&mut self, grant: Grant) {
         let caller = std::mem::replace(&mut self.caller, Caller::Gone);
         let Caller::Waiting(caller) = caller else {
-            return self.contender.handle(lockkeeper_core::Event::Leave);
+            return self.contender.handle(Event::Leave);
         };
         self.node.clone_from(&grant.name);
         self.noting.before = self.first.take();
@@ -49,15 +49,8 @@ impl Driver {
 
     /// Handles a request from the guard's owner.
     pub(super) fn requested(&mut self, request: HoldRequest) {
-        use lockkeeper_core::{Ask, Event};
         match request {
-            HoldRequest::Release(confirm) => {
-                self.pass_on();
-                if let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) {
-                    self.release(hold, confirm);
-                }
-                self.contender.handle(Event::Leave);
-            }
+            HoldRequest::Release(confirm) => self.release(Some(confirm)),
             HoldRequest::WriteAtRelease(write) => {
                 self.at_release = Some(*write);
                 self.contender.handle(Event::Ask(Ask::WriteAtRelease));
@@ -92,11 +85,23 @@ impl Driver {
         }
     }
 
+    /// The caller is gone, or releases its hold and waits for the confirmation.
+    pub(super) fn release(&mut self, confirm: Option<oneshot::Sender<Result<(), ReleaseError>>>) {
+        // The owner's clock may already show a loss; the release reports it too, whether or not the timer has run.
+        let lost = self.caller.hold().is_some_and(|hold| hold.judge());
+        self.look_at_hold();
+        let Caller::Holding { hold, .. } = std::mem::replace(&mut self.caller, Caller::Gone) else {
+            return self.contender.handle(Event::Leave);
+        };
+        self.contender.handle(Event::Release { lost, writes: hold.may_still_write() });
+        if let Some(confirm) = confirm {
+            self.await_confirmation(hold, confirm);
+        }
+    }
+
     /// Lets the owner of a hold wait for the confirmation of its release. If no node of the hold can exist, there is nothing to
     /// confirm.
-    fn release(&mut self, hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
-        // The owner's clock may already show a loss; the release reports it too, whether or not the timer has run.
-        hold.judge();
+    fn await_confirmation(&mut self, hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
         let before = hold.loss();
         // The other node of a hold with a holder marker may exist.
         let has_one_node = self.attempt.discipline.holder_marker().is_none();
@@ -131,7 +136,7 @@ impl Driver {
                 loss => AcquireError::SessionLost { path, loss },
             }));
             // The caller has not released.
-            return self.contender.handle(lockkeeper_core::Event::Lost);
+            return self.contender.handle(Event::Lost);
         }
         (self.caller, self.leaving) = (Caller::Waiting(reply), None);
         self.attempt.span = span;
@@ -140,7 +145,7 @@ impl Driver {
         self.verification.callers.clear();
         // What is said of the next hold counts from here.
         self.times.waits_again(self.session.now());
-        self.contender.handle(lockkeeper_core::Event::Ask(lockkeeper_core::Ask::Yield));
+        self.contender.handle(Event::Ask(Ask::Yield));
     }
 
     /// The holder marker of a hold that made way is deleted: the hold has ended, whatever becomes of the attempt.
@@ -304,7 +309,7 @@ impl Driver {
     /// Reports an error to the caller now; the contender leaves on its own afterwards.
     pub(super) fn give_up(&mut self, error: AcquireError) {
         self.caller.refuse(error);
-        self.contender.handle(lockkeeper_core::Event::Leave);
+        self.contender.handle(Event::Leave);
     }
 
     /// Returns the first contender of the queue, for the caller's error. It is the holder, unless a node without a session
