@@ -275,7 +275,7 @@ impl Contender {
 
     /// Its place in the last listing, while it waits.
     pub fn place(&self) -> Option<&QueuePlace> {
-        self.view.place.as_ref().filter(|_| self.waits())
+        self.view.place.as_deref().filter(|_| self.waits())
     }
 
     /// Whether the watch on this node is still of use; the driver may remove others. An empty name means the watch on

@@ -10,7 +10,7 @@
 //! [`LocalQueue`] only keeps what the contenders report of themselves. Their driver reports each contender after it has carried
 //! out its commands, and passes on the signals that the contender then has.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::protocol::{Arrival, Event, Listing, QueuePlace};
@@ -70,8 +70,8 @@ pub struct LocalQueue {
     entering: usize,
     /// Those that have a node, in the order of the replies. Most leave from the front, where a removal is cheap.
     entries: VecDeque<(LocalKey, LocalEntry)>,
-    /// The last entry that has each number.
-    numbers: BTreeMap<i32, LocalKey>,
+    /// The last entry that has each number, by the number. Most come at the end and leave from the front.
+    numbers: VecDeque<(i32, LocalKey)>,
     /// How many have joined.
     joined: u64,
     /// The number of the last one that joined.
@@ -150,7 +150,7 @@ impl LocalQueue {
 
     /// Not if that entry holds and does not watch its node. It would not know that the node was deleted.
     fn right_behind(&self, own: i32) -> Option<Arrival> {
-        let next = self.entry(*self.numbers.get(&own.wrapping_sub(1))?)?;
+        let next = self.entry(self.numbered(own.wrapping_sub(1))?)?;
         let known = next.released.is_none() && (next.watches_itself || !next.holds);
         let name = known.then(|| next.node.clone())?;
         // Only the last number has no other behind it.
@@ -246,8 +246,10 @@ impl LocalQueue {
         self.stop_waiting(key);
         self.deferred.remove(&key);
         let Some((_, left)) = self.position(key).and_then(|at| self.entries.remove(at)) else { return };
-        if self.numbers.get(&left.sequence) == Some(&key) {
-            self.numbers.remove(&left.sequence);
+        if let Ok(at) = self.number(left.sequence)
+            && self.numbers[at].1 == key
+        {
+            self.numbers.remove(at);
         }
         if !deleted {
             self.counted_from = self.joined;
@@ -313,10 +315,14 @@ impl LocalQueue {
             self.counted_from = key.0;
         }
         (self.joined, self.last) = (key.0 + 1, sequence);
-        self.numbers.insert(sequence, key);
         if self.entries.is_empty() {
             // Most locks have one contender of this process.
             self.entries.reserve_exact(1);
+            self.numbers.reserve_exact(1);
+        }
+        match self.number(sequence) {
+            Ok(at) => self.numbers[at].1 = key,
+            Err(at) => self.numbers.insert(at, (sequence, key)),
         }
         let entry = LocalEntry {
             node: node.to_owned(),
@@ -358,6 +364,15 @@ impl LocalQueue {
         self.entries.binary_search_by_key(&key, |(key, _)| *key).ok()
     }
 
+    fn number(&self, number: i32) -> Result<usize, usize> {
+        self.numbers.binary_search_by_key(&number, |(number, _)| *number)
+    }
+
+    /// Returns the last entry that has this number.
+    fn numbered(&self, number: i32) -> Option<LocalKey> {
+        Some(self.numbers[self.number(number).ok()?].1)
+    }
+
     fn entry(&self, key: LocalKey) -> Option<&LocalEntry> {
         Some(&self.entries[self.position(key)?].1)
     }
@@ -373,7 +388,7 @@ impl LocalQueue {
 
     /// Returns the entry that has this node.
     fn named(&self, node: &str) -> Option<LocalKey> {
-        let key = *self.numbers.get(&Sequence::of_node(node)?.get())?;
+        let key = self.numbered(Sequence::of_node(node)?.get())?;
         Some(key).filter(|key| self.entry(*key).is_some_and(|entry| entry.node == node))
     }
 

@@ -270,7 +270,7 @@ pub struct Inspection {
     /// Its data says that it was granted.
     pub granted: bool,
     /// The request to release in its data that has no answer yet.
-    pub asked: Option<Revocation>,
+    pub asked: Option<Box<Revocation>>,
 }
 
 impl Inspection {

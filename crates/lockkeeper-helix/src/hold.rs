@@ -377,7 +377,7 @@ impl LeaseTask {
         } else if self.told.take().is_some() {
             // The requestor has given up, or an operator rejected it. In this order, so that a task that sees that nobody preempts finds
             // no such request.
-            self.hold.asked.send_replace(self.asked.clone());
+            self.hold.ask(self.asked.clone());
             self.preemption.send_replace(None);
         }
         // Report a request once, until it is answered.
@@ -385,7 +385,7 @@ impl LeaseTask {
         if self.asked.as_ref() != asked {
             self.asked = asked.cloned();
             if let Some(asked) = asked {
-                self.hold.asked.send_replace(Some(asked.clone()));
+                self.hold.ask(Some(asked.clone()));
             }
         }
         true
@@ -429,7 +429,7 @@ impl LeaseTask {
         });
         // In this order, so that a task that sees the request also finds its facts.
         self.preemption.send_replace(Some(preemption.clone()));
-        self.hold.asked.send_replace(Some(asked));
+        self.hold.ask(Some(asked));
         if let Cleanup::Listener(listener, runtime) = &self.cleanup {
             let (done, cleaned) = oneshot::channel();
             let (listener, runtime, session) = (listener.clone(), runtime.clone(), self.session_ref.session.clone());

@@ -142,7 +142,7 @@ pub struct Hold {
     loss: OnceLock<Loss>,
     pub(crate) lost: CancellationToken,
     /// The latest request to release the lock.
-    pub asked: latest::Sender<Option<Revocation>>,
+    pub(crate) asked: latest::Sender<Option<Box<Revocation>>>,
     /// Whether a contender of an earlier class waits for it, and it is old enough to make way.
     pub(crate) contended: latest::Sender<bool>,
     /// Whether an upgrade is known to wait for readers ahead of it.
@@ -308,11 +308,16 @@ impl Hold {
         }
     }
 
+    /// Tells the program the latest request to release the lock, if there is one.
+    pub fn ask(&self, request: Option<Revocation>) {
+        self.asked.send_replace(request.map(Box::new));
+    }
+
     /// Waits until another client asks for the lock, and returns its request.
     pub(crate) async fn revocation(&self) -> Revocation {
         let mut asked = self.asked.subscribe();
         let seen = asked.wait_for(Option::is_some).await.ok().flatten();
-        seen.expect("the sender lives in this hold, and the value was seen")
+        *seen.expect("the sender lives in this hold, and the value was seen")
     }
 
     /// Reports the wait for its lock after it made way.

@@ -15,7 +15,7 @@ pub(super) struct OwnRecord {
     /// It must be written again so that it names the owner, or says when the lock was granted.
     due: bool,
     /// The revocation that was last seen in it, with our answer.
-    revocation: Option<Revocation>,
+    revocation: Option<Box<Revocation>>,
     /// Our answer is a refusal that is not yet written.
     refusing: bool,
     /// The caller knows of the revocation.
@@ -24,7 +24,7 @@ pub(super) struct OwnRecord {
 
 impl OwnRecord {
     pub(super) fn revocation(&self) -> Option<&Revocation> {
-        self.revocation.as_ref()
+        self.revocation.as_deref()
     }
 
     /// The caller refuses to release. A request that is read from now on is a new one, and is reported again.
@@ -52,7 +52,7 @@ impl OwnRecord {
     }
 
     /// Takes in the request that a read of the node shows. Returns whether the caller has to answer one.
-    fn see_revocation(&mut self, seen: Option<Revocation>) -> bool {
+    fn see_revocation(&mut self, seen: Option<Box<Revocation>>) -> bool {
         let Some(asked) = seen else {
             // Answered, or withdrawn: the next revocation is a new one.
             self.revocation.take_if(|before| before.refused.is_none());
@@ -114,7 +114,7 @@ impl Contender {
         // Changes that become due while this write is in progress are not in it.
         let due = std::mem::take(&mut self.record.due);
         let granted = self.hold.is_granted();
-        let revocation = self.revocation().cloned().map(Box::new);
+        let revocation = self.record.revocation.clone();
         self.flight = Some(Flight::WriteRecord { granted, due, refuses: self.record.is_refused() });
         Some(Command::WriteRecord { name: own.to_owned(), granted, version, revocation })
     }

@@ -157,7 +157,7 @@ fn the_going_of_its_own_node_by_its_own_downgrade_is_no_removal() {
 /// N-31: while the refusal is on its way, a read still shows the request that it answers; another request is a new one.
 #[test]
 fn a_refused_request_is_reported_again_only_if_it_is_another_one() {
-    let request = |id: &str| Some(crate::Revocation { id: id.to_owned(), ..crate::Revocation::default() });
+    let request = |id: &str| Some(Box::new(crate::Revocation { id: id.to_owned(), ..crate::Revocation::default() }));
     for (next, reported) in [("first", false), ("second", true)] {
         let mut holder =
             Contender::new(Discipline::SharedExclusive, NodeFormat::Curator, Mode::Exclusive, ID, SessionId(1));
@@ -644,7 +644,7 @@ fn a_delete_whose_reply_was_lost_is_listed_before_it_is_repeated() {
 /// Somebody wrote it over the refusal, so somebody asks again.
 #[test]
 fn a_request_that_is_read_after_its_refusal_was_written_is_reported_again() {
-    let asked = Some(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() });
+    let asked = Some(Box::new(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() }));
     let (mut holder, own) = holds(contender(Mode::Exclusive));
     holder.handle(Event::OwnWatchDue);
     assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
@@ -695,7 +695,7 @@ fn a_leader_latch_never_writes_its_record_again() {
         holds(Contender::new(Discipline::SharedExclusive, node_format, Mode::Exclusive, ID, SessionId(1)));
     holder.handle(Event::OwnWatchDue);
     assert_eq!(holder.next_command(), watch(&own, WatchKind::Own));
-    let asked = Some(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() });
+    let asked = Some(Box::new(crate::Revocation { id: "first".to_owned(), ..crate::Revocation::default() }));
     holder.handle(Event::Watched(Ok(Inspection { asked, id: None, ..SEEN })));
     assert_eq!(holder.next_command(), Some(Command::Revoke));
     holder.handle(Event::GrantedLate);

@@ -79,11 +79,11 @@ pub(super) struct View {
     /// The next listing is to watch the children.
     watch_children: bool,
     pub(super) blocker: Option<Blocker>,
-    pub(super) place: Option<QueuePlace>,
+    pub(super) place: Option<Box<QueuePlace>>,
     /// Children with the name of a contender and without a session: they do not count.
     sessionless: Vec<Sessionless>,
     /// The holder marker as [`Flight::InspectFirst`] saw it.
-    marker_seen: Option<Inspection>,
+    marker_seen: Option<Box<Inspection>>,
     /// The parent states no limit yet, in data of this version.
     limit_unset: Option<i32>,
     /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
@@ -124,7 +124,8 @@ impl View {
             Sessionless::ahead_of(&self.sessionless, &all, (terms.node_format, terms.discipline), first).cloned()
         });
         let blocks_first = blocks_first.flatten();
-        self.place = Some(QueuePlace { ahead, first: first.to_owned(), front: front.map(str::to_owned), blocks_first });
+        let (first, front) = (first.to_owned(), front.map(str::to_owned));
+        self.place = Some(Box::new(QueuePlace { ahead, first, front, blocks_first }));
     }
 
     /// Waits for this. `before`: what blocked until now. `watching`: a watch on the children has been set since the listing.
@@ -351,7 +352,7 @@ impl Contender {
         match (seen, place.front.take(), &self.view.marker_seen) {
             (Ok(marker), Some(front), _) => {
                 place.first = front;
-                self.view.marker_seen = Some(marker);
+                self.view.marker_seen = Some(Box::new(marker));
                 return;
             }
             (Ok(front), None, Some(marker)) if !front.is_same_attempt(marker) => place.ahead += 1,
@@ -386,7 +387,7 @@ impl Contender {
         if !self.may_leave_out_listing() || lists || reads && read_both() {
             return;
         }
-        self.view.place = place;
+        self.view.place = place.map(Box::new);
         self.view.wait_unlisted(name, true);
     }
 
@@ -429,7 +430,7 @@ impl Contender {
     /// A contender of this session knows the place. A listing decides whether too many are ahead.
     pub(super) fn placed(&mut self, place: QueuePlace) {
         if self.view.unlisted && self.view.place.is_none() && self.waits() && place.ahead <= self.terms.max_ahead {
-            self.view.place = Some(place);
+            self.view.place = Some(Box::new(place));
         }
     }
 

@@ -2,8 +2,8 @@
 
 use lockkeeper_core::{
     Arrival, Ask, AttemptId, Class, Command, Contender, Discipline, Event, Failure, HOLDER_MARKER, Inspection,
-    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, PathMade, QueuePlace, ReleaseSeen, Revocation, Sequence,
-    SessionId, Tombstone, Zxid,
+    LastRelease, Limit, Listing, LockDelay, Mode, NodeFormat, PathMade, QueuePlace, ReleaseSeen, Sequence, SessionId,
+    Tombstone, Zxid,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -117,7 +117,7 @@ fn inspection() -> impl Strategy<Value = Inspection> {
         |(owner, czxid, id, version, granted, asked)| {
             let (owner, czxid) = (SessionId(owner), Zxid(czxid));
             let id = (id > 0).then_some(AttemptId::new(id));
-            Inspection { owner, czxid, id, version, granted, asked: asked.then(Revocation::default) }
+            Inspection { owner, czxid, id, version, granted, asked: asked.then(Box::default) }
         },
     )
 }

@@ -456,7 +456,7 @@ impl Step<'_> {
             id: node.data.id.map(attempt),
             version: i32::from(node.version),
             granted: node.data.granted,
-            asked: node.data.asked.then(Revocation::default),
+            asked: node.data.asked.then(Box::default),
         })
     }
 

@@ -486,14 +486,14 @@ impl Holding {
     /// Dropping the future leaves nothing behind.
     pub async fn revocation_after(&self, seen: &Revocation) -> Revocation {
         let mut asked = self.parts.hold.asked.subscribe();
-        let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| asked != seen)).await;
+        let other = asked.wait_for(|asked| asked.as_ref().is_some_and(|asked| **asked != *seen)).await;
         let other = other.ok().flatten();
-        other.expect("the sender lives in this guard, and the value was seen")
+        *other.expect("the sender lives in this guard, and the value was seen")
     }
 
     /// Returns the latest request to release the lock, if there is one. No round trip.
     pub fn revocation_requested(&self) -> Option<Revocation> {
-        self.parts.hold.asked.borrow().clone()
+        self.parts.hold.asked.borrow().as_deref().cloned()
     }
 
     /// Refuses the request to release the lock, and gives a reason. One write, in the background.
@@ -508,7 +508,7 @@ impl Holding {
         if !self.parts.is_ours() {
             return Ok(());
         }
-        self.parts.hold.asked.send_replace(None);
+        self.parts.hold.ask(None);
         // A send fails only if the driver has ended, and then the hold has too.
         _ = self.parts.requests.unbounded_send(HoldRequest::Refuse(reason.into()));
         Ok(())

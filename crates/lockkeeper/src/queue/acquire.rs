@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lockkeeper_core::{
-    AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, Payload, TraceParent, excerpt,
+    AttemptId, Class, Contender, Discipline, LockPath, Loss, Mode, NodeFormat, TraceParent, excerpt,
 };
 use lockkeeper_session::ensemble::Ensemble;
 use lockkeeper_session::text::typed;
@@ -31,7 +31,7 @@ use crate::meters::Meter;
 use crate::queue::about::About;
 use crate::queue::driver::{Attempt, drive};
 use crate::queue::kept::{KeptHold, Limits};
-use crate::queue::requeue::{Rejoin, Requeue, Requeued};
+use crate::queue::requeue::{Requeue, Requeued};
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]
@@ -156,24 +156,24 @@ struct Call {
 
 /// The options of a call.
 #[derive(Clone, Debug)]
-struct CallOptions {
-    keeper: Lockkeeper,
+pub(crate) struct CallOptions {
+    pub(super) keeper: Lockkeeper,
     once: bool,
-    timeout: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
     /// When the call ends, if this is a part of a call that began earlier.
     until: Option<Instant>,
-    message: Option<String>,
+    pub(super) message: Option<String>,
     /// The nodes of holds that the caller keeps while it waits.
-    holds: Vec<String>,
+    pub(super) holds: Vec<String>,
     /// The caller's span in a distributed trace, or the text that is none.
-    traceparent: Option<Result<TraceParent, String>>,
+    pub(super) traceparent: Option<Result<TraceParent, String>>,
     /// The span of the wait in this process.
-    span: WaitRef,
-    cancel: Option<CancellationToken>,
+    pub(super) span: WaitRef,
+    pub(super) cancel: Option<CancellationToken>,
     create_parents: bool,
     max_waiters: usize,
-    options: HoldOptions,
-    requeue: Requeue,
+    pub(super) options: HoldOptions,
+    pub(super) requeue: Requeue,
     /// Whether this attempt continues an earlier one.
     requeued: bool,
     /// The runtime in which the caller awaits it.
@@ -181,7 +181,7 @@ struct CallOptions {
     /// Whose hold it uses, if that has several uses in this process.
     uses: Option<Arc<KeptHold>>,
     /// Set to whether the attempt is known to wait for other contenders, if somebody must know.
-    waits: Option<Arc<latest::Sender<bool>>>,
+    pub(super) waits: Option<Arc<latest::Sender<bool>>>,
 }
 
 impl<G> Acquire<G> {
@@ -693,12 +693,12 @@ impl CallOptions {
     }
 
     /// Whether only the deadline limits how long to wait for the servers.
-    fn waits_on(&self) -> bool {
+    pub(super) fn waits_on(&self) -> bool {
         self.requeued && self.keeper.sessions().retries().is_none()
     }
 
     /// Makes another attempt, because the session of this one has expired. `placed` says whether it had a position.
-    fn rejoin(mut self, kind: Kind, started: Instant, caller: AcquireReply, placed: bool) {
+    pub(super) fn rejoin(mut self, kind: Kind, started: Instant, caller: AcquireReply, placed: bool) {
         if caller.is_closed() {
             return;
         }
@@ -724,67 +724,31 @@ impl CallOptions {
         started: Instant,
         caller: AcquireReply,
     ) {
-        let deadline = self.deadline(started);
-        let rejoin = self.requeue.again.then(|| {
-            let (terms, kind) = (self.clone(), kind.clone());
-            Box::new(move |caller, placed| terms.rejoin(kind, started, caller, placed)) as Rejoin
-        });
-        let connect_timeout = if self.waits_on() { Duration::MAX } else { self.keeper.sessions().connect_timeout() };
-        let CallOptions {
-            keeper,
-            once,
-            timeout,
-            message,
-            holds,
-            traceparent,
-            span,
-            cancel,
-            create_parents,
-            max_waiters,
-            options,
-            runtime,
-            waits,
-            ..
-        } = self;
-        if let Some(runtime) = runtime {
-            session.used_from(runtime);
+        if let Some(runtime) = &self.runtime {
+            session.used_from(runtime.clone());
         }
         // Every attempt has a new id, which is never used in another session.
-        let (id, clock) = (AttemptId::new(keeper.sessions().clock().unique_id()), keeper.sessions().clock());
-        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), clock.wall_ms());
-        let payload = payload.of_process(keeper.process()).while_holding(holds).upgradeable(kind.upgradeable);
-        let payload = payload.traced(traceparent.and_then(Result::ok));
-        let contender = kind.contender(id, session.id()).with_max_ahead(max_waiters);
-        let contender = if once { contender.once() } else { contender };
-        let contender = if create_parents { contender } else { contender.without_parents() };
+        let clock = self.keeper.sessions().clock();
+        let (id, since_ms) = (AttemptId::new(clock.unique_id()), clock.wall_ms());
+        let contender = kind.contender(id, session.id()).with_max_ahead(self.max_waiters);
+        let contender = if self.once { contender.once() } else { contender };
+        let contender = if self.create_parents { contender } else { contender.without_parents() };
         let contender = if kind.persistent { contender.with_persistent_parent() } else { contender };
-        let contender = match options.lock_delay() {
+        let contender = match self.options.lock_delay() {
             Some(delay) => contender.with_delay(delay),
             None => contender,
         };
         let ageing = kind.ageing.and_then(|(after, class)| Some((started.checked_add(after)?, class)));
-        let attempt = Attempt {
-            path: kind.path.to_string(),
-            discipline: kind.discipline,
-            node_format: kind.node_format,
-            looks_beside: kind.looks_beside,
-            ensemble,
-            payload,
-            span,
-            ageing,
-            timeout,
-            servers: keeper.sessions().servers(),
-            retries: keeper.sessions().retries(),
-            connect_timeout,
-            rejoin,
-            started,
-            deadline,
-            cancel,
-            waits,
-            options,
-        };
+        let deadline = self.deadline(started);
+        let attempt = Attempt { kind, terms: self, ensemble, ageing, started, since_ms, deadline };
         let runner = session.clone();
         runner.spawn(drive(attempt, contender, session, caller));
+    }
+
+    /// The lock is granted. A hold ends with its session, and needs nothing of what only a waiting call does.
+    pub(super) fn is_granted(&mut self) {
+        self.requeue = Requeue { again: false, callback: None };
+        self.runtime = None;
     }
 }
 

@@ -63,7 +63,7 @@ struct Driver {
     /// Whether an operation was answered.
     answered: bool,
     /// The write in the transaction of the release.
-    at_release: Option<AtRelease>,
+    at_release: Option<Box<AtRelease>>,
     /// The note about the hold.
     noting: Noting,
     /// The tombstones to delete, and when.
@@ -91,7 +91,7 @@ pub(crate) fn drive(
     answer: AcquireReply,
 ) -> impl Future<Output = ()> + Send {
     let count = session.link().borrow().disconnects;
-    let local = session.shared::<SessionQueues>().of(attempt.node_format).register(&attempt.path);
+    let local = session.shared::<SessionQueues>().of(attempt.kind.node_format).register(attempt.path());
     let mut driver = Box::new(Driver {
         attempt,
         session,
@@ -158,7 +158,11 @@ impl Driver {
             self.report_wait(ended);
             pending.watches.retain(|(name, _)| self.contender.watches(name));
             if let Some(end) = ended {
-                return self.explain(end, &mut link).await;
+                return match end {
+                    // Boxed: it is larger than all that the task has otherwise.
+                    End::Removed | End::SessionOver => self.explain(end, &mut link).boxed().await,
+                    end => end,
+                };
             }
             let next = self.next_timer(&pending);
             if let Some((when, _)) = next
@@ -179,7 +183,7 @@ impl Driver {
                 seen = or_never(pending.look.as_mut()) => Wake::Looked(Box::new(seen)),
                 checked = or_never(pending.check.as_mut()) => Wake::Checked(Box::new(checked)),
                 _ = or_never(pending.probe.as_mut()) => Wake::Probed,
-                wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
+                wake = self.caller.state_changed(self.attempt.terms.cancel.as_ref()) => wake,
                 due = reached(timer.as_mut(), next) => Wake::Due(due),
             };
             match wake {
@@ -201,7 +205,7 @@ impl Driver {
     fn carry_out(&mut self, pending: &mut Pending) -> Option<End> {
         let mut ended = None;
         while let Some(command) = self.contender.next_command() {
-            trace!(path = %self.attempt.path, id = %self.contender.id(), ?command);
+            trace!(path = %self.attempt.path(), id = %self.contender.id(), ?command);
             match command {
                 Command::Grant(grant) => {
                     self.granted = Some((grant, self.session.now()));
@@ -258,7 +262,7 @@ impl Driver {
 
     /// Notes when the lock was granted. The holder marker, where there is one, was created at that moment and tells it.
     fn note_grant(&mut self) {
-        if self.attempt.discipline.holder_marker().is_none() {
+        if self.attempt.kind.discipline.holder_marker().is_none() {
             self.times.grant(self.session.now());
         }
     }
@@ -274,7 +278,7 @@ impl Driver {
                 self.settle(*finished, self.sent, &mut pending.watches);
             }
             Wake::Fired(name, fired) => {
-                trace!(path = %self.attempt.path, id = %self.contender.id(), node = %name, ?fired);
+                trace!(path = %self.attempt.path(), id = %self.contender.id(), node = %name, ?fired);
                 match fired {
                     Fired::SessionOver => {}
                     _ if name.is_empty() => self.contender.handle(Event::ChildrenChanged),
@@ -285,7 +289,7 @@ impl Driver {
             Wake::Heard(signal) => self.contender.handle(*signal),
             Wake::Looked(finished) => {
                 pending.look = None;
-                waits_behind(&self.attempt.span, finished.traceparent);
+                waits_behind(&self.attempt.terms.span, finished.traceparent);
                 // After a read that failed, the caller's error says what was last seen.
                 if finished.event.failure().is_none_or(|failure| failure == Failure::NoNode) {
                     self.first = finished.read;
@@ -298,14 +302,8 @@ impl Driver {
             }
             Wake::Due(timer) => self.due(timer, pending),
             Wake::Probed => pending.probe = None,
-            Wake::Deadline => {
-                let sent = pending.flight.is_some().then_some(self.sent);
-                let probed = pending.probe.is_some().then_some(pending.probed_at);
-                let error = self.timed_out(sent.into_iter().chain(probed).min());
-                self.give_up(error);
-            }
             Wake::Cancelled => {
-                let error = AcquireError::Cancelled { path: self.attempt.path.clone() };
+                let error = AcquireError::Cancelled { path: self.attempt.path().to_owned() };
                 self.give_up(error);
             }
             Wake::CallerGone => {
@@ -372,7 +370,7 @@ impl Driver {
         if !self.contender.holds() {
             self.granted = None;
         } else if self.session.is_fresh(at) {
-            let known = match self.attempt.discipline.has_tokens() {
+            let known = match self.attempt.kind.discipline.has_tokens() {
                 true => self.session.known_epoch(),
                 false => epoch::Known::Epoch(TokenEpoch::default()),
             };
@@ -392,11 +390,9 @@ impl Driver {
     }
 
     fn operations(&self) -> CommandRunner<'_> {
-        let Attempt { path, ensemble, payload, node_format, looks_beside, .. } = &self.attempt;
-        let (node_format, looks_beside) = (*node_format, *looks_beside);
         let at_release = self.at_release.as_ref().map(|write| &write.step);
-        let granted_ms = self.times.granted_ms();
-        CommandRunner { ensemble, path, node_format, looks_beside, payload, granted_ms, at_release, note: Vec::new() }
+        let (id, granted_ms) = (self.contender.id(), self.times.granted_ms());
+        CommandRunner { attempt: &self.attempt, id, granted_ms, at_release, note: Vec::new() }
     }
 
     /// Passes the outcome of an operation to the contender, which was sent at this time. Keeps the text of a refusal for the caller.
@@ -436,8 +432,10 @@ impl Driver {
             let own = self.contender.node() == Some(&name);
             match own {
                 true => self.times.created_ms = created_ms,
-                false => waits_behind(&self.attempt.span, traceparent),
+                false => waits_behind(&self.attempt.terms.span, traceparent),
             }
+            // Most attempts have one.
+            watches.reserve_exact(1);
             watches.insert(if own { 0 } else { watches.len() }, (name, watcher));
         }
         // In a try, the contender reads the holder's node: the caller's error names the holder.
@@ -450,14 +448,14 @@ impl Driver {
         }
         match self.contender.place() {
             _ if !inspected => {}
-            Some(_) => waits_behind(&self.attempt.span, traceparent),
+            Some(_) => waits_behind(&self.attempt.terms.span, traceparent),
             None => self.first = None,
         }
     }
 
     /// Reports whether the attempt is known to wait for other contenders. Not any more at its end, which another attempt may follow.
     fn report_wait(&self, ended: Option<End>) {
-        let Some(report) = &self.attempt.waits else { return };
+        let Some(report) = &self.attempt.terms.waits else { return };
         let waits = ended.is_none() && (self.contender.place().is_some() || self.contender.waits_for().is_some());
         report.send_if_modified(|before| std::mem::replace(before, waits) != waits);
     }
@@ -476,7 +474,7 @@ impl Driver {
 
     /// Returns the error of a waiter that leaves, whose caller need not wait for the end.
     fn refusal(&mut self) -> Option<AcquireError> {
-        let path = || self.attempt.path.clone();
+        let path = || self.attempt.path().to_owned();
         match (&self.caller, self.contender.leaves_for()?) {
             (Caller::Waiting(_), End::Held { ahead }) => {
                 Some(AcquireError::Held { path: path(), holder: self.take_holder(), ahead: Some(ahead) })

@@ -7,7 +7,6 @@ use std::time::Duration;
 use lockkeeper_core::Loss;
 
 use crate::callbacks;
-use crate::hold::AcquireReply;
 
 /// A request that has lost its position in the queue, and joins the queue again. See
 /// [`Acquire::on_requeued`](crate::Acquire::on_requeued).
@@ -21,9 +20,6 @@ pub struct Requeued {
     /// How long the request has waited.
     pub waited: Duration,
 }
-
-/// Makes a new attempt for the same caller. The flag says whether the attempt had a position in the queue.
-pub(crate) type Rejoin = Box<dyn FnOnce(AcquireReply, bool) + Send + Sync>;
 
 /// Called with each position that was lost.
 pub(crate) type Callback = Arc<dyn Fn(&Requeued) + Send + Sync>;

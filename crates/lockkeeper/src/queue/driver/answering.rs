@@ -31,16 +31,15 @@ impl Driver {
         };
         self.node.clone_from(&grant.name);
         self.noting.before = self.first.take();
-        // A hold ends with its session.
-        self.attempt.rejoin = None;
+        self.attempt.terms.is_granted();
         let (sender, requests) = mpsc::unbounded();
-        let Attempt { path, discipline, options, .. } = &self.attempt;
+        let (path, discipline) = (self.attempt.path().to_owned(), self.attempt.kind.discipline);
         let (holder_marker, fences) = (discipline.holder_marker().map(str::to_owned), discipline.has_tokens());
-        let hold = Hold::new(path.clone(), grant, holder_marker, fences, self.session.clone(), options);
+        let hold = Hold::new(path, grant, holder_marker, fences, self.session.clone(), &self.attempt.terms.options);
         debug!(path = %hold.path, node = %hold.node(), token = %hold.token, "granted");
-        self.yield_at = self.attempt.options.min_hold.and_then(|after| Instant::now().checked_add(after));
+        self.yield_at = self.attempt.terms.options.min_hold.and_then(|after| Instant::now().checked_add(after));
         // The revocation may have come while the grant waited for its heartbeat.
-        hold.asked.send_replace(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
+        hold.ask(self.contender.revocation().filter(|asked| asked.refused.is_none()).cloned());
         self.leaving = Some(hold.leaving());
         self.caller = Caller::Holding { hold: hold.clone(), requests };
         // If the caller no longer listens, the guard is dropped here, which requests the release.
@@ -52,7 +51,7 @@ impl Driver {
         match request {
             HoldRequest::Release(confirm) => self.release(Some(confirm)),
             HoldRequest::WriteAtRelease(write) => {
-                self.at_release = Some(*write);
+                self.at_release = Some(write);
                 self.contender.handle(Event::Ask(Ask::WriteAtRelease));
             }
             HoldRequest::Note(mut note) => {
@@ -104,7 +103,7 @@ impl Driver {
     fn await_confirmation(&mut self, hold: Arc<Hold>, confirm: oneshot::Sender<Result<(), ReleaseError>>) {
         let before = hold.loss();
         // The other node of a hold with a holder marker may exist.
-        let has_one_node = self.attempt.discipline.holder_marker().is_none();
+        let has_one_node = self.attempt.kind.discipline.holder_marker().is_none();
         if let Some(loss @ Loss::Removed) = before.filter(|_| has_one_node) {
             _ = confirm.send(Err(ReleaseError::NotHeld { loss }));
             return;
@@ -139,8 +138,8 @@ impl Driver {
             return self.contender.handle(Event::Lost);
         }
         (self.caller, self.leaving) = (Caller::Waiting(reply), None);
-        self.attempt.span = span;
-        (self.attempt.started, self.attempt.timeout, self.attempt.deadline) = (Instant::now(), None, None);
+        self.attempt.terms.span = span;
+        (self.attempt.started, self.attempt.terms.timeout, self.attempt.deadline) = (Instant::now(), None, None);
         (self.change, self.yield_at) = (HoldChange::default(), None);
         self.verification.callers.clear();
         // What is said of the next hold counts from here.
@@ -177,7 +176,7 @@ impl Driver {
     pub(super) fn revoke(&mut self) {
         if let (Caller::Holding { hold, .. }, Some(asked)) = (&self.caller, self.contender.revocation()) {
             debug!(path = %hold.path, node = %hold.node(), %asked, "asked to release");
-            hold.asked.send_replace(Some(asked.clone()));
+            hold.ask(Some(asked.clone()));
         }
     }
 
@@ -194,7 +193,8 @@ impl Driver {
         self.end_note(end, loss);
         let first = self.take_holder();
         let refusal = self.refusal;
-        let Attempt { path, discipline, rejoin, .. } = self.attempt;
+        let Attempt { kind, terms, started, .. } = self.attempt;
+        let path = kind.path.to_string();
         match self.caller {
             Caller::Waiting(caller) => {
                 let error = match end {
@@ -202,11 +202,11 @@ impl Driver {
                         // A server that requires a secret rejects the first request of a client without it, which is
                         // this one, and ends the session.
                         epoch::Known::Refused(reason) => SessionError::Refused { path, reason }.into(),
-                        _ => match rejoin.filter(|_| loss == Loss::SessionExpired) {
-                            // The server may have reported the delete of its node before the end of the session.
-                            Some(rejoin) => return rejoin(caller, !self.node.is_empty()),
-                            None => AcquireError::SessionLost { path, loss },
-                        },
+                        // The server may have reported the delete of its node before the end of the session.
+                        _ if terms.requeue.again && loss == Loss::SessionExpired => {
+                            return terms.rejoin(kind, started, caller, !self.node.is_empty());
+                        }
+                        _ => AcquireError::SessionLost { path, loss },
                     },
                     End::Removed => AcquireError::Evicted { path, node: self.node, by: self.broken },
                     End::NoParent => AcquireError::NoSuchLock { path },
@@ -216,7 +216,7 @@ impl Driver {
                         AcquireError::Revoked { path, by }
                     }
                     End::LimitDiffers(stated) => {
-                        Mismatch::Permits { path, ours: discipline.limit().unwrap_or_default(), stated }.into()
+                        Mismatch::Permits { path, ours: kind.discipline.limit().unwrap_or_default(), stated }.into()
                     }
                     End::IncompatibleFormat(theirs) => Mismatch::Format { path, theirs }.into(),
                     End::Held { ahead } => AcquireError::Held { path, holder: first, ahead: Some(ahead) },
@@ -318,7 +318,7 @@ impl Driver {
         let mut first = self.first.take()?;
         let blocks = self.contender.place().and_then(|place| place.blocks_first.as_ref());
         let blocks = blocks.filter(|node| first.is_blocked_by(node));
-        first.blocked_by = blocks.map(|node| node_path(&self.attempt.path, &node.name));
+        first.blocked_by = blocks.map(|node| node_path(self.attempt.path(), &node.name));
         first.holds(None);
         Some(first)
     }
@@ -326,9 +326,9 @@ impl Driver {
     /// Returns the error of a call at its deadline. `unanswered` is when the oldest request without an answer was sent,
     /// by the session's clock.
     pub(super) fn timed_out(&mut self, unanswered: Option<Duration>) -> AcquireError {
-        let path = self.attempt.path.clone();
+        let path = self.attempt.path().to_owned();
         let mut place = self.contender.ahead();
-        if self.attempt.discipline.granted_by_listing() {
+        if self.attempt.kind.discipline.granted_by_listing() {
             // Since it looked, contenders of this session may have left.
             let now = self.local.place();
             place = place.into_iter().chain(now.map(|place| place.ahead)).min();
@@ -336,7 +336,7 @@ impl Driver {
         if let (true, Some(ahead)) = (self.contender.is_once(), place) {
             return AcquireError::Held { path, holder: self.take_holder(), ahead: Some(ahead) };
         }
-        let waited = self.attempt.timeout.unwrap_or_default();
+        let waited = self.attempt.terms.timeout.unwrap_or_default();
         let detail = if !self.session.link().borrow().connected {
             "the connection is lost"
         } else if self.servers_are_silent(unanswered) {
@@ -347,7 +347,7 @@ impl Driver {
         } else {
             return AcquireError::Timeout { path, waited, holder: self.take_holder(), ahead: place };
         };
-        let servers = self.attempt.servers.to_string();
+        let servers = self.attempt.servers();
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 }

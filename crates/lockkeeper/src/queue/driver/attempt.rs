@@ -3,48 +3,63 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockkeeper_core::{Class, Discipline, Event, NodeFormat, Payload};
+use lockkeeper_core::{AttemptId, Class, Event, Payload};
+use lockkeeper_session::Sessions;
 use lockkeeper_session::ensemble::{Ensemble, Fired};
-use lockkeeper_session::{CancellationToken, latest};
 use tokio::time::Instant;
 
 use super::operations::Finished;
-use crate::hold::spans::WaitRef;
-use crate::hold::{HoldOptions, HoldRequest};
-use crate::queue::requeue::Rejoin;
+use crate::hold::HoldRequest;
+use crate::queue::acquire::{CallOptions, Kind};
 
-/// The settings of an attempt.
+/// One attempt of a call.
 pub(crate) struct Attempt {
-    pub(crate) path: String,
+    pub(crate) kind: Kind,
+    /// The options of the call.
+    pub(crate) terms: CallOptions,
     /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
     pub(crate) ensemble: Arc<dyn Ensemble>,
-    pub(crate) payload: Payload,
-    /// The span of the caller's wait.
-    pub(crate) span: WaitRef,
-    pub(crate) discipline: Discipline,
-    pub(crate) node_format: NodeFormat,
-    /// Look also for contenders beside the path, where this node format has none.
-    pub(crate) looks_beside: bool,
     /// When to enter the queue again in another class.
     pub(crate) ageing: Option<(Instant, Class)>,
-    pub(crate) timeout: Option<Duration>,
-    /// The servers' addresses, for messages.
-    pub(crate) servers: Arc<str>,
-    /// How often a lost connection is retried before the caller gives up, if not until a server says that the session
-    /// is over.
-    pub(crate) retries: Option<u32>,
-    /// How long the caller tolerates a lost connection if that is not set and the contender has no node in the queue.
-    pub(crate) connect_timeout: Duration,
-    /// Joins the queue again with a new session, if the caller wants that.
-    pub(crate) rejoin: Option<Rejoin>,
     pub(crate) started: Instant,
+    /// The same by the clock of this machine, in milliseconds since 1970.
+    pub(crate) since_ms: u64,
     /// The end of the timeout; `None` means no timeout.
     pub(crate) deadline: Option<Instant>,
-    pub(crate) cancel: Option<CancellationToken>,
-    /// Set to whether it is known to wait for other contenders, if somebody must know.
-    pub(crate) waits: Option<Arc<latest::Sender<bool>>>,
-    /// The options of the hold.
-    pub(crate) options: HoldOptions,
+}
+
+impl Attempt {
+    pub(super) fn path(&self) -> &str {
+        self.kind.path.as_str()
+    }
+
+    fn sessions(&self) -> &Sessions {
+        self.terms.keeper.sessions()
+    }
+
+    /// The servers' addresses, for messages.
+    pub(super) fn servers(&self) -> String {
+        self.sessions().servers().to_string()
+    }
+
+    /// How often a lost connection is retried before the caller gives up, if not until a server says that the session is over.
+    pub(super) fn retries(&self) -> Option<u32> {
+        self.sessions().retries()
+    }
+
+    /// How long the caller tolerates a lost connection if that is not set and the contender has no node in the queue.
+    pub(super) fn connect_timeout(&self) -> Duration {
+        if self.terms.waits_on() { Duration::MAX } else { self.sessions().connect_timeout() }
+    }
+
+    /// The record of its node.
+    pub(super) fn payload(&self, id: AttemptId) -> Payload {
+        let CallOptions { keeper, message, holds, traceparent, .. } = &self.terms;
+        let payload = Payload::new(id, keeper.owner().clone(), message.as_deref(), self.since_ms);
+        let payload =
+            payload.of_process(keeper.process()).while_holding(holds.clone()).upgradeable(self.kind.upgradeable);
+        payload.traced(traceparent.as_ref().and_then(|parsed| parsed.as_ref().ok()).copied())
+    }
 }
 
 /// The event that woke the driver.
@@ -56,7 +71,6 @@ pub(super) enum Wake {
     Checked(Box<Finished>),
     Due(Timer),
     Probed,
-    Deadline,
     Cancelled,
     CallerGone,
     Requested(HoldRequest),
@@ -70,6 +84,8 @@ pub(super) enum Wake {
 /// What is to be done when its time has come.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Timer {
+    /// The caller waits no longer.
+    Deadline,
     /// Check whether the servers answer.
     Probe,
     /// Watch the own node.

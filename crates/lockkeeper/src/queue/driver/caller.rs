@@ -6,9 +6,8 @@ use futures_channel::mpsc;
 use futures_util::StreamExt;
 use lockkeeper_core::Loss;
 use lockkeeper_session::CancellationToken;
-use lockkeeper_session::wait::{cancelled, passed};
+use lockkeeper_session::wait::cancelled;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
 
 use super::attempt::Wake;
 use crate::error::{AcquireError, ReleaseError};
@@ -28,17 +27,12 @@ pub(super) enum Caller {
 
 impl Caller {
     /// Waits for the caller's next action.
-    pub(super) async fn state_changed(
-        &mut self,
-        deadline: Option<Instant>,
-        cancel: Option<&CancellationToken>,
-    ) -> Wake {
+    pub(super) async fn state_changed(&mut self, cancel: Option<&CancellationToken>) -> Wake {
         match self {
             Caller::Waiting(outcome) => {
                 tokio::select! {
                     biased;
                     () = outcome.closed() => Wake::CallerGone,
-                    () = passed(deadline) => Wake::Deadline,
                     () = cancelled(cancel) => Wake::Cancelled,
                 }
             }

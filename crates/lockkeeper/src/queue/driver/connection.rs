@@ -17,7 +17,7 @@ impl Driver {
             (self.disconnect.cut_off, self.disconnect.last_try) = (None, None);
             return;
         }
-        if let Some(retries) = self.attempt.retries {
+        if let Some(retries) = self.attempt.retries() {
             // A new disconnect counts from its beginning, even if its first tries have failed already.
             let is_new = link.disconnects != self.disconnect.count;
             let failed = if is_new { 0 } else { link.failed_tries };
@@ -26,7 +26,7 @@ impl Driver {
             self.disconnect.last_try = Some(self.disconnect.last_try.filter(|_| !is_new).unwrap_or(last));
             return;
         }
-        let patience = self.attempt.connect_timeout;
+        let patience = self.attempt.connect_timeout();
         self.disconnect.cut_off = self.disconnect.cut_off.or_else(|| Instant::now().checked_add(patience));
     }
 
@@ -34,11 +34,11 @@ impl Driver {
     /// the queue keeps its position: only a server can say that its session is over. A release ends after the session
     /// timeout, because it is unknown when a server will confirm it; the contender goes on to leave.
     pub(super) fn report_cut_off(&mut self) {
-        let (path, servers) = (self.attempt.path.clone(), self.attempt.servers.to_string());
-        match (&self.caller, self.attempt.retries) {
+        let (path, servers) = (self.attempt.path().to_owned(), self.attempt.servers());
+        match (&self.caller, self.attempt.retries()) {
             (Caller::Waiting(_), Some(_)) => self.give_up(SessionError::ConnectionLost { path }.into()),
             (Caller::Waiting(_), None) if self.contender.node().is_none() => {
-                let (waited, detail) = (self.attempt.connect_timeout, "the connection is lost".to_owned());
+                let (waited, detail) = (self.attempt.connect_timeout(), "the connection is lost".to_owned());
                 self.give_up(SessionError::Unreachable { servers, waited, detail }.into());
             }
             (Caller::Releasing { .. }, _) => {

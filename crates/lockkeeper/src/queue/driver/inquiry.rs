@@ -42,7 +42,8 @@ impl Driver {
                 () = closing.cancelled() => Wake::Closing,
                 lives = &mut session_lives => return if lives { End::Removed } else { End::SessionOver },
                 Ok(()) = link.changed() => Wake::LinkChanged,
-                wake = self.caller.state_changed(self.attempt.deadline, self.attempt.cancel.as_ref()) => wake,
+                () = passed(self.attempt.deadline) => return End::Removed,
+                wake = self.caller.state_changed(self.attempt.terms.cancel.as_ref()) => wake,
             };
             match wake {
                 Wake::Closing => self.caller.refuse(SessionError::Closed.into()),
@@ -50,13 +51,12 @@ impl Driver {
                     let link = *link.borrow_and_update();
                     self.limit_disconnect(link);
                     if self.disconnect.last_try.is_some_and(|last| link.failed_tries >= last) {
-                        let path = self.attempt.path.clone();
+                        let path = self.attempt.path().to_owned();
                         self.caller.refuse(SessionError::ConnectionLost { path }.into());
                     }
                 }
-                Wake::Cancelled => self.caller.refuse(AcquireError::Cancelled { path: self.attempt.path.clone() }),
+                Wake::Cancelled => self.caller.refuse(AcquireError::Cancelled { path: self.attempt.path().to_owned() }),
                 Wake::CallerGone => self.caller = Caller::Gone,
-                // Its deadline: what ended its wait is known.
                 _ => return End::Removed,
             }
         }
@@ -87,7 +87,7 @@ impl Driver {
 
     /// Returns who removed the waiter's node, and why. Does not go past the deadline.
     async fn who_broke_it(&self) -> Option<Box<Broken>> {
-        let path = &self.attempt.path;
+        let path = self.attempt.path();
         let node = node_path(path, &self.node);
         tokio::select! {
             biased;

@@ -7,14 +7,15 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::{self, StreamExt};
 use lockkeeper_core::leased::Record;
 use lockkeeper_core::{
-    Arrival, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat, PathMade,
-    PathRecord, Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
+    Arrival, AttemptId, Command, Event, Failure, IncompatibleFormat, Inspection, Limit, Listing, NodeData, NodeFormat,
+    PathMade, PathRecord, Payload, ReleaseRecord, ReleaseSeen, ReleaseWrite, TraceParent, Zxid, node_path,
 };
 use lockkeeper_session::ensemble::{
     Children, Done, Ensemble, Node, NodeKind, OpError, READS_IN_FLIGHT, Reply, TxnStep, Watcher, Written, above,
     linearizable, make_path, zxid_of,
 };
 
+use super::Attempt;
 use crate::contender::ContenderInfo;
 
 /// A finished operation: the event for the contender, and what only the driver needs of it.
@@ -107,7 +108,7 @@ fn inspection(node: &Node, node_data: &NodeData) -> Inspection {
         id: node_data.id(),
         version: node.version,
         granted: node_data.record().is_some_and(|record| record.granted),
-        asked: node_data.revocation(),
+        asked: node_data.revocation().map(Box::new),
     }
 }
 
@@ -122,12 +123,8 @@ struct Elsewhere {
 
 /// Everything that an operation of one attempt needs.
 pub(super) struct CommandRunner<'a> {
-    pub(super) ensemble: &'a Arc<dyn Ensemble>,
-    pub(super) path: &'a str,
-    pub(super) node_format: NodeFormat,
-    /// Each listing looks also for contenders beside the path.
-    pub(super) looks_beside: bool,
-    pub(super) payload: &'a Payload,
+    pub(super) attempt: &'a Attempt,
+    pub(super) id: AttemptId,
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock.
     pub(super) granted_ms: Option<u64>,
     /// The caller's write in the transaction of its release.
@@ -142,24 +139,33 @@ impl CommandRunner<'_> {
         CommandRunner { note, ..self }
     }
 
+    fn path(&self) -> &str {
+        self.attempt.path()
+    }
+
+    /// The record of the own node.
+    fn payload(&self) -> Payload {
+        self.attempt.payload(self.id)
+    }
+
     fn child(&self, name: &str) -> String {
-        match self.node_format {
+        match self.attempt.kind.node_format {
             // The prefix of a sequential create is empty.
-            NodeFormat::Numbered => format!("{}{name}", self.path),
-            _ => node_path(self.path, name),
+            NodeFormat::Numbered => format!("{}{name}", self.path()),
+            _ => node_path(self.path(), name),
         }
     }
 
     /// Starts an operation; the next poll sends it.
     pub(super) fn start(&self, command: Command) -> BoxFuture<'static, Finished> {
-        let ensemble = self.ensemble;
+        let ensemble = &self.attempt.ensemble;
         match command {
             Command::Enter { prefix, limit, alone, beside } => {
                 let create =
-                    ensemble.create(&self.child(&prefix), self.payload.to_bytes(), NodeKind::EphemeralSequential);
+                    ensemble.create(&self.child(&prefix), self.payload().to_bytes(), NodeKind::EphemeralSequential);
                 let look = (!alone).then(|| self.look(limit, beside));
-                let skip = self.path.len() - self.path.rfind('/').map_or(0, |at| at + 1);
-                let skip = if self.node_format.is_beside() { skip } else { 0 };
+                let skip = self.path().len() - self.path().rfind('/').map_or(0, |at| at + 1);
+                let skip = if self.attempt.kind.node_format.is_beside() { skip } else { 0 };
                 // Joined futures are polled in this order, so both requests leave together, the create first.
                 async move {
                     let (created, seen) = tokio::join!(biased; create, OptionFuture::from(look));
@@ -168,10 +174,10 @@ impl CommandRunner<'_> {
                 .boxed()
             }
             Command::MakeParent { stays, limit, count } => {
-                let (ensemble, path) = (ensemble.clone(), self.node_format.listed(self.path).to_owned());
+                let (ensemble, path) = (ensemble.clone(), self.attempt.kind.node_format.listed(self.path()).to_owned());
                 let data = limit.map(|permits| PathRecord::new(permits).to_bytes()).unwrap_or_default();
                 let kind = if stays { NodeKind::Persistent } else { NodeKind::Container };
-                let count = (count && !self.looks_beside).then(|| ensemble.count(above(self.path)));
+                let count = (count && !self.attempt.kind.looks_beside).then(|| ensemble.count(above(self.path())));
                 async move {
                     let made = make_path(&*ensemble, &path, kind, data);
                     let (made, above) = tokio::join!(biased; made, OptionFuture::from(count));
@@ -181,19 +187,19 @@ impl CommandRunner<'_> {
                 .boxed()
             }
             Command::RemovePath => {
-                let removed = ensemble.delete(self.path, Some(0));
+                let removed = ensemble.delete(self.path(), Some(0));
                 removed.map(|removed| Finished::new(removed, Event::PathRemoved)).boxed()
             }
             Command::StoreLimit { permits, version } => {
                 let data = PathRecord::new(permits).to_bytes();
-                let write = ensemble.write(self.path, data, Some(version));
+                let write = ensemble.write(self.path(), data, Some(version));
                 write.map(|written| Finished::new(written.map(drop), Event::LimitStored)).boxed()
             }
             Command::List { limit, watch: false, beside } => {
                 self.look(limit, beside).map(|listed| Finished::new(listed, Event::Listed)).boxed()
             }
             Command::List { limit, watch: true, beside } => {
-                let (list, limit) = (ensemble.list_and_watch(self.path), self.limit(limit));
+                let (list, limit) = (ensemble.list_and_watch(self.path()), self.limit(limit));
                 let elsewhere = self.elsewhere(beside);
                 async move {
                     let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
@@ -215,7 +221,7 @@ impl CommandRunner<'_> {
                     last: ReleaseRecord::last(&parent.data, parent.version),
                     own: own.map(|node| node.czxid),
                 };
-                let read = ensemble.read_with_child(self.path, &self.child(&own));
+                let read = ensemble.read_with_child(self.path(), &self.child(&own));
                 read.map(move |read| Finished::new(read.map(seen), Event::ReleaseRead)).boxed()
             }
             Command::Inspect { name } => {
@@ -249,24 +255,24 @@ impl CommandRunner<'_> {
             }
             Command::TakeHolderMarker { own, holder_marker } => {
                 let check = TxnStep::Check { path: self.child(&own), version: None };
-                let data = self.payload.to_bytes();
+                let data = self.payload().to_bytes();
                 let create = TxnStep::Create { path: self.child(&holder_marker), data, kind: NodeKind::Ephemeral };
                 self.made(vec![check, create], Event::HolderMarkerTaken)
             }
             Command::Tombstone { own, tombstone } => {
                 let check = TxnStep::Check { path: self.child(&own), version: None };
-                let data = self.payload.to_bytes();
+                let data = self.payload().to_bytes();
                 let create = TxnStep::Create { path: self.child(&tombstone), data, kind: NodeKind::Persistent };
                 self.made(vec![check, create], |made| Event::TombstoneMade(made.map(drop)))
             }
             Command::WriteRecord { name, granted, version, revocation } => {
                 let (granted_ms, revocation) = (self.granted_ms, revocation.map(|asked| *asked));
-                let record = Payload { granted, granted_ms, revocation, ..self.payload.clone() };
+                let record = Payload { granted, granted_ms, revocation, ..self.payload() };
                 let write = ensemble.write(&self.child(&name), record.to_bytes(), Some(version));
                 write.map(|written| Finished::new(written.map(|w| w.version), Event::RecordWritten)).boxed()
             }
             Command::Downgrade { from, into, revocation } => {
-                let record = Payload { revocation: revocation.map(|asked| *asked), ..self.payload.clone() };
+                let record = Payload { revocation: revocation.map(|asked| *asked), ..self.payload() };
                 let create =
                     TxnStep::Create { path: self.child(&into), data: record.to_bytes(), kind: NodeKind::Ephemeral };
                 let delete = TxnStep::Delete { path: self.child(&from), version: None };
@@ -276,7 +282,7 @@ impl CommandRunner<'_> {
                 let write = write.and_then(|write| match write {
                     ReleaseWrite::Callers => self.at_release.cloned(),
                     ReleaseWrite::Record(record, version) => {
-                        let (path, data) = (self.path.to_owned(), record.to_bytes());
+                        let (path, data) = (self.path().to_owned(), record.to_bytes());
                         Some(TxnStep::Write { path, data, version: Some(version) })
                     }
                 });
@@ -322,7 +328,7 @@ impl CommandRunner<'_> {
     ) -> BoxFuture<'static, Finished> {
         let created =
             steps.iter().find(|step| matches!(step, TxnStep::Create { .. })).map(|step| step.path().to_owned());
-        let (made, ensemble) = (self.ensemble.transact(steps), self.ensemble.clone());
+        let (made, ensemble) = (self.attempt.ensemble.transact(steps), self.attempt.ensemble.clone());
         let zxid = async move {
             match (zxid_of(&made.await?), created) {
                 (Some(zxid), _) => Ok(zxid),
@@ -337,9 +343,11 @@ impl CommandRunner<'_> {
     /// lock's path has data that may be a leased lock's record, reads that too.
     /// `beside`: looks beside the path too.
     fn look(&self, limit: bool, beside: bool) -> Reply<Listing> {
-        let (list, limit) = (self.ensemble.list(self.node_format.listed(self.path)), self.limit(limit));
+        let (list, limit) =
+            (self.attempt.ensemble.list(self.attempt.kind.node_format.listed(self.path())), self.limit(limit));
         let elsewhere = self.elsewhere(beside);
-        let (ensemble, path, node_format) = (self.ensemble.clone(), self.path.to_owned(), self.node_format);
+        let (ensemble, path, node_format) =
+            (self.attempt.ensemble.clone(), self.path().to_owned(), self.attempt.kind.node_format);
         async move {
             let (listed, limit, elsewhere) = tokio::join!(biased; list, limit, elsewhere);
             let (Children { names, data_len, .. }, limit, elsewhere) = (listed?, limit?, elsewhere?);
@@ -358,13 +366,17 @@ impl CommandRunner<'_> {
     /// Looks for contenders of the path where this node format has none: below the path, or beside it.
     /// A lock that looks only beside a path that it makes needs no right to read there.
     fn elsewhere(&self, beside: bool) -> Reply<Elsewhere> {
-        let place = match (self.node_format.is_beside(), self.looks_beside || beside) {
-            (true, _) => self.path,
-            (false, true) => NodeFormat::Numbered.listed(self.path),
+        let place = match (self.attempt.kind.node_format.is_beside(), self.attempt.kind.looks_beside || beside) {
+            (true, _) => self.path(),
+            (false, true) => NodeFormat::Numbered.listed(self.path()),
             (false, false) => return std::future::ready(Ok(Elsewhere::default())).boxed(),
         };
-        let (listed, path, beside) = (self.ensemble.list(place), self.path.to_owned(), self.node_format.is_beside());
-        let (ensemble, must_read) = (self.ensemble.clone(), self.node_format.is_beside() || self.looks_beside);
+        let (listed, path, beside) =
+            (self.attempt.ensemble.list(place), self.path().to_owned(), self.attempt.kind.node_format.is_beside());
+        let (ensemble, must_read) = (
+            self.attempt.ensemble.clone(),
+            self.attempt.kind.node_format.is_beside() || self.attempt.kind.looks_beside,
+        );
         async move {
             match listed.await {
                 Ok(Children { names, data_len, .. }) if beside => {
@@ -386,7 +398,7 @@ impl CommandRunner<'_> {
         if !wanted {
             return std::future::ready(Ok(None)).boxed();
         }
-        let read = self.ensemble.read(self.path);
+        let read = self.attempt.ensemble.read(self.path());
         read.map(|read| read.map(|node| Some(PathRecord::limit(&node.data, node.version)))).boxed()
     }
 }

@@ -19,6 +19,7 @@ const LAST_LOOK: Duration = Duration::from_millis(200);
 impl Driver {
     /// Returns the next thing that has a time. Its time may have passed.
     pub(super) fn next_timer(&self, pending: &Pending) -> Option<(Instant, Timer)> {
+        let deadline = self.attempt.deadline.filter(|_| self.caller.is_waiting()).map(|when| (when, Timer::Deadline));
         let probe = pending.probe_at.map(|when| (when, Timer::Probe));
         let linger = (!self.lingered).then(|| (self.linger_at(), Timer::Linger));
         let last_look = pending.last_look_at.filter(|_| self.caller.is_waiting()).map(|when| (when, Timer::LastLook));
@@ -27,7 +28,7 @@ impl Driver {
         let age = self.attempt.ageing.map(|(when, _)| (when, Timer::Age));
         let delay = self.delays.iter().map(|(when, _)| (*when, Timer::Delay)).min_by_key(|(when, _)| *when);
         let cut_off = self.disconnect.cut_off.map(|when| (when, Timer::CutOff));
-        [probe, linger, last_look, date, makes_way, age, delay, cut_off]
+        [deadline, probe, linger, last_look, date, makes_way, age, delay, cut_off]
             .into_iter()
             .flatten()
             .min_by_key(|(when, _)| *when)
@@ -45,6 +46,12 @@ impl Driver {
     /// Does what is due.
     pub(super) fn due(&mut self, timer: Timer, pending: &mut Pending) {
         match timer {
+            Timer::Deadline => {
+                let sent = pending.flight.is_some().then_some(self.sent);
+                let probed = pending.probe.is_some().then_some(pending.probed_at);
+                let error = self.timed_out(sent.into_iter().chain(probed).min());
+                self.give_up(error);
+            }
             Timer::Probe => {
                 (pending.probe_at, pending.probed_at) = (None, self.session.now());
                 pending.probe = self.contender.place().map(|_| self.attempt.ensemble.heartbeat());
@@ -55,7 +62,7 @@ impl Driver {
                     self.contender.handle(Event::PositionKnown(place));
                 }
                 self.contender.handle(Event::OwnWatchDue);
-                if self.attempt.timeout.is_some() {
+                if self.attempt.terms.timeout.is_some() {
                     self.contender.handle(Event::LooksDue);
                 }
             }
