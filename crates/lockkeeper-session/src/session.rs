@@ -10,7 +10,7 @@
 pub mod epoch;
 pub(crate) mod lag;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -160,6 +160,8 @@ struct Life {
     link: latest::Sender<Link>,
     /// The number of dependants, which need the session to be trusted at all times.
     dependants: AtomicUsize,
+    /// The supervisor has seen a dependant, so its next heartbeat has a time. Most dependants come then and need not wake it.
+    beats: AtomicBool,
     /// Wakes the supervisor: a heartbeat is needed.
     wanted: Notify,
     /// Notified of every confirmed heartbeat and write, for grants that wait for a later one.
@@ -230,13 +232,15 @@ impl Session {
         let Opened { ensemble, timeout, ticks, connection, anchor } = opened;
         let session_clock = SessionClock::connected(timeout, ticks);
         let link = latest::Sender::new(session_clock.link());
-        let (dependants, wanted, heartbeats) = (AtomicUsize::new(0), Notify::new(), latest::Sender::new(()));
+        let (dependants, beats) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let (wanted, heartbeats) = (Notify::new(), latest::Sender::new(()));
         let lag = Lag::default();
         let life = Arc::new(Life {
             session_clock: Mutex::new(session_clock),
             clock,
             link,
             dependants,
+            beats,
             wanted,
             heartbeats,
             lag,
@@ -380,8 +384,10 @@ impl Session {
     ///
     /// A heartbeat, which is a write, every fifth of the session timeout, however many such values there are.
     pub fn keep_trusted(&self) -> KeepTrusted {
-        self.life.dependants.fetch_add(1, Ordering::Relaxed);
-        self.life.wanted.notify_one();
+        self.life.dependants.fetch_add(1, Ordering::SeqCst);
+        if !self.life.beats.load(Ordering::SeqCst) {
+            self.life.wanted.notify_one();
+        }
         KeepTrusted(self.life.clone())
     }
 
@@ -495,7 +501,10 @@ impl Supervisor {
         let mut beat: Option<(Duration, Reply<()>)> = None;
         loop {
             let (mut pause, mut deadline) = (None, None);
-            if life.dependants.load(Ordering::Relaxed) > 0 {
+            // In this order: a dependant that comes now is seen, or it sees that nobody has seen it.
+            life.beats.store(false, Ordering::SeqCst);
+            if life.dependants.load(Ordering::SeqCst) > 0 {
+                life.beats.store(true, Ordering::SeqCst);
                 let (now, until, next) = life.look(|clock, now| (now, clock.until(), Self::next_beat(clock)));
                 deadline = (life.link.borrow().state != LinkState::Overdue).then(|| until.saturating_sub(now));
                 pause = (connected && beat.is_none()).then(|| next.saturating_sub(now));
@@ -522,7 +531,9 @@ impl Supervisor {
                     life.lag.measure(life.clock, self.patience / 10);
                 }
                 () = tokio::time::sleep(pause.unwrap_or_default()), if pause.is_some() => {
-                    beat = self.beat().filter(|_| life.dependants.load(Ordering::Relaxed) > 0);
+                    // A write may have been confirmed meanwhile, and the dependants may have gone.
+                    let is_due = life.look(|clock, now| Self::next_beat(clock) <= now);
+                    beat = if is_due && life.dependants.load(Ordering::Relaxed) > 0 { self.beat() } else { None };
                 }
                 () = life.wanted.notified() => {
                     if beat.is_none() && connected && !life.look(SessionClock::is_trusted) {
