@@ -266,10 +266,11 @@ impl Seen<'_> {
         let mut locks = Vec::new();
         for (path, lock) in changed {
             match lock {
-                Some(lock) => locks.push(admin.recall(lock).await?),
+                Some(lock) => locks.push(lock),
                 None => _ = self.locks.remove(&path),
             }
         }
+        let mut locks = admin.recall(locks).await?;
         let time = self.ask_time(part, &locks).await;
         if locks.is_empty() {
             return Ok(());

@@ -12,12 +12,12 @@ pub(crate) mod revoke;
 
 mod breaking;
 mod copy;
-mod describe;
 mod epoch;
 mod follow;
 mod handle;
 mod info;
 mod lease;
+mod read;
 mod setup;
 
 pub use copy::{Copied, CopyOptions};
@@ -28,6 +28,7 @@ pub(crate) use lease::leased;
 pub use lockkeeper_core::leased::{LockAttributes, RecordError};
 pub use lockkeeper_core::{Owner, SessionId, TokenEpoch, TraceParent};
 pub use questions::is_of_records;
+pub use read::{Walk, walk};
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::broken::{Broken, Revoked};

@@ -86,9 +86,6 @@ pub struct ContenderInfo {
     /// Its node is a writer's, and it reads until it is upgraded.
     #[serde(skip)]
     pub(crate) reads: bool,
-    /// An earlier look has seen it wait.
-    #[serde(skip)]
-    pub(crate) waited: bool,
     /// The id of its attempt, if the node has one.
     #[serde(skip)]
     pub(crate) id: Option<AttemptId>,
@@ -149,17 +146,12 @@ impl ContenderInfo {
 
     /// Notes that it waits for the lock.
     pub(crate) fn waits(&mut self) {
-        (self.granted, self.granted_after, self.granted_before, self.waited) = (None, None, None, true);
+        (self.granted, self.granted_after, self.granted_before) = (None, None, None);
     }
 
-    /// Whether it was seen waiting and holds the lock, so that its record may soon say when it was granted.
+    /// Whether it holds the lock, and its record does not say since when. If it waited, the record soon will.
     pub(crate) fn is_undated(&self) -> bool {
-        self.granted_after.is_some() && self.waited && self.dates_grants()
-    }
-
-    /// Whether it writes into its record when it was granted the lock, unless that was at once.
-    fn dates_grants(&self) -> bool {
-        self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data()
+        self.granted_after.is_some() && self.owner.is_some() && NodeFormat::of_node(&self.node).allows_new_data()
     }
 
     /// Returns when it joined the queue. `None` if it was granted the lock within a second, so that it hardly waited. Also `None` for owners of leased locks and for abandoned holds, whose [`since`](ContenderInfo::since) means something else.

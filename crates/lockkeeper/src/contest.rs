@@ -2,6 +2,7 @@
 //!
 //! For programs that read the nodes of locks themselves, as observers do.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
@@ -9,7 +10,8 @@ use lockkeeper_core::{
     AttemptId, Discipline, FencingToken, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId,
     Sessionless, Verdict, Zxid, node_path,
 };
-use lockkeeper_session::ensemble::{Node, above};
+use lockkeeper_core::{CURATOR_LEASES, Limit, PathRecord};
+use lockkeeper_session::ensemble::{Children, Node, above};
 use lockkeeper_session::text::moment;
 
 use crate::admin::{Entries, LeaseInfo, LockInfo};
@@ -77,17 +79,45 @@ pub struct Roles<'a> {
     pub unknown: Vec<&'a str>,
 }
 
-/// What is known of the node at a lock's path. The default: nothing.
-#[derive(Clone, Debug, Default)]
-pub struct PathState {
+/// What the node at a lock's path says. The default: nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnNode {
     /// The number of permits that it states.
     pub permits: Option<u32>,
-    /// How many contenders have entered.
-    pub entries: Option<Entries>,
-    /// The transaction that last created or deleted a node of the queue.
-    pub changed: Option<Zxid>,
+    /// The same, as Kazoo's semaphore states it.
+    pub kazoo_permits: Option<u32>,
     /// The record of a leased lock, which counts if the lock has no queue.
     pub leased: Option<Leased>,
+}
+
+impl OwnNode {
+    /// Reads the node.
+    pub fn of(node: &Node) -> Self {
+        let record = Some(node).filter(|node| !node.data.is_empty() && node.owner.is_none());
+        let permits = record.and_then(|node| match PathRecord::limit(&node.data, node.version) {
+            Limit::Permits(permits) => Some(permits),
+            _ => None,
+        });
+        let leased = record.and_then(crate::admin::leased);
+        OwnNode { permits, kazoo_permits: ForeignSemaphore::Kazoo.limit(&node.data), leased }
+    }
+}
+
+/// What the servers count of the children of a node. The default: nothing is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// How many were created, and since when.
+    pub entries: Option<Entries>,
+    /// The transaction that last created or deleted one.
+    pub changed: Option<Zxid>,
+}
+
+impl Counted {
+    /// Reads a listing.
+    pub fn of(children: &Children) -> Self {
+        let entries = moment(children.ctime_ms).map(|since| Entries { count: children.created, since });
+        Counted { entries, changed: Some(children.changed) }
+    }
 }
 
 /// What the record of a leased lock says.
@@ -99,19 +129,10 @@ pub struct Leased {
     pub lease: LeaseInfo,
 }
 
-/// Returns what the node at a lock's path says of a lease; `None` if it is empty, has other data, or the lock is free.
-pub fn leased(node: &Node) -> Option<Leased> {
-    crate::admin::leased(node)
-}
-
 impl<'a, 'k> Contest<'a, 'k> {
     /// Puts the names in order. `known`: the contenders whose nodes were read. Others count as contenders with a session.
-    pub fn new<S: AsRef<str>>(
-        path: &'a str,
-        node_format: NodeFormat,
-        names: &'a [S],
-        known: &'k HashMap<String, ContenderInfo>,
-    ) -> Self {
+    pub fn new<S: AsRef<str>>(path: &'a str, names: &'a [S], known: &'k HashMap<String, ContenderInfo>) -> Self {
+        let node_format = format_of(names);
         let all = Queue::read(node_format, names);
         // Our waiters ignore these nodes too.
         let is_skipped = |name: &str| known.get(name).is_some_and(|info| info.session.is_none() && !info.abandoned);
@@ -135,14 +156,40 @@ impl<'a, 'k> Contest<'a, 'k> {
         self.discipline(None).limit().is_some()
     }
 
+    /// Whether [`Contest::described`] needs the lock's own node.
+    pub(crate) fn needs_own_node(&self) -> bool {
+        self.semaphore() == Some(ForeignSemaphore::Kazoo)
+            || self.counts_permits()
+            || self.semaphore().is_none() && self.queue.entries().is_empty()
+    }
+
+    /// The number of permits that counts.
+    fn permits(&self, own: &OwnNode) -> Option<u32> {
+        match self.semaphore() {
+            Some(ForeignSemaphore::Kazoo) => own.kazoo_permits,
+            Some(ForeignSemaphore::Curator) => None,
+            None => own.permits,
+        }
+    }
+
+    /// The node whose children are the nodes of the queue, if it is one node.
+    pub(crate) fn listed(&self) -> Option<Cow<'a, str>> {
+        match self.semaphore() {
+            Some(ForeignSemaphore::Kazoo) => None,
+            Some(ForeignSemaphore::Curator) => Some(format!("{}/{CURATOR_LEASES}", self.path).into()),
+            None => Some(self.node_format.listed(self.path).into()),
+        }
+    }
+
     /// The rule of the queue, derived from its first contender.
     fn discipline(&self, permits: Option<u32>) -> Discipline {
         let mode = self.queue.entries().first().map_or(Mode::Exclusive, |entry| entry.mode);
         Discipline::of(mode, permits.unwrap_or(UNSTATED))
     }
 
-    /// Decides who holds the lock. `permits`: the number that the path states, if it counts.
-    pub fn roles(self, marker: Option<Marker>, permits: Option<u32>) -> Roles<'a> {
+    /// Decides who holds the lock.
+    pub fn roles(self, marker: Option<Marker>, own: &OwnNode) -> Roles<'a> {
+        let permits = self.permits(own);
         if self.semaphore().is_some() {
             return self.roles_of_semaphore(permits);
         }
@@ -184,12 +231,19 @@ impl<'a, 'k> Contest<'a, 'k> {
         Roles { permits, holders, waiters, sessionless, unknown }
     }
 
-    /// Describes the lock, with what is known of its contenders. Those that are not known are left out. Tokens have epoch 0
-    /// ([`LockInfo::in_epoch`]).
-    pub fn described(self, marker: Option<Marker>, state: PathState) -> LockInfo {
+    /// Describes the lock, with what is known of its contenders. Those that are not known are left out. `counted`: what the servers count
+    /// below a node. Tokens have epoch 0 ([`LockInfo::in_epoch`]).
+    pub fn described(
+        self,
+        marker: Option<Marker>,
+        own: &OwnNode,
+        counted: impl FnOnce(&str) -> Option<Counted>,
+    ) -> LockInfo {
         let (path, known, semaphore) = (self.path, self.known, self.semaphore());
-        let settled = self.settled(state.changed);
-        let roles = self.roles(marker, state.permits);
+        let listed = self.listed();
+        let Counted { entries, changed } = listed.as_deref().and_then(counted).unwrap_or_default();
+        let settled = self.settled(changed);
+        let roles = self.roles(marker, own);
         let of = |name: &str| known.get(name).cloned();
         let mut info = LockInfo {
             path: path.to_owned(),
@@ -199,7 +253,7 @@ impl<'a, 'k> Contest<'a, 'k> {
             waiters: Vec::new(),
             sessionless: roles.sessionless.iter().filter_map(|name| of(name)).collect(),
             unknown: roles.unknown.iter().map(|name| (*name).to_owned()).collect(),
-            entries: state.entries,
+            entries: entries.filter(|_| listed.as_deref() == Some(path)),
             lease: None,
         };
         let mut holders = roles.holders.into_iter().peekable();
@@ -223,9 +277,12 @@ impl<'a, 'k> Contest<'a, 'k> {
             contender.waits();
             info.waiters.push(contender);
         }
-        if let Some(Leased { owner, lease }) = state.leased.filter(|_| info.is_quiet()) {
-            info.holders.extend(owner);
-            info.lease = Some(lease);
+        if info.is_quiet() {
+            info.permits = own.permits;
+            if let Some(Leased { owner, lease }) = own.leased.clone() {
+                info.holders.extend(owner);
+                info.lease = Some(lease);
+            }
         }
         info
     }
@@ -233,7 +290,9 @@ impl<'a, 'k> Contest<'a, 'k> {
     /// When the queue has changed last, if `changed`, the transaction that did it, created a contender that is still there. `None` if
     /// a contender is not known: it is deleted by now, so the queue has changed since.
     fn settled(&self, changed: Option<Zxid>) -> Option<SystemTime> {
-        let infos = names_of(&self.all).into_iter().map(|name| self.known.get(name)).collect::<Option<Vec<_>>>()?;
+        let of_semaphore = self.all.unknown().iter().copied().filter(|name| ForeignSemaphore::read(name).is_some());
+        let names = self.all.entries().iter().map(|entry| entry.name).chain(of_semaphore);
+        let infos = names.map(|name| self.known.get(name)).collect::<Option<Vec<_>>>()?;
         infos.into_iter().find(|info| Some(info.czxid) == changed).map(|info| info.since)
     }
 
@@ -246,7 +305,7 @@ impl<'a, 'k> Contest<'a, 'k> {
                 _ if self.known.get(*name).is_some_and(|info| info.session.is_none()) => roles.sessionless.push(*name),
                 Some((_, SemaphoreNode::Lease(number))) => leases.push((number.map(|number| number.get()), *name)),
                 Some((_, SemaphoreNode::Asks(number))) => asking.push((number.get(), *name)),
-                None => roles.unknown.push(*name),
+                None => {}
             }
         }
         leases.sort_unstable();
@@ -275,14 +334,8 @@ impl<'a, 'k> Contest<'a, 'k> {
         let of = |name: &&str| Some(Sessionless { name: (*name).to_owned(), czxid: self.known.get(*name)?.czxid });
         let nodes: Vec<_> = self.skipped.iter().filter_map(of).collect();
         let ahead = Sessionless::ahead_of(&nodes, &self.all, (self.node_format, discipline), name)?;
-        info.is_blocked_by(ahead).then(|| node_path(self.path, &ahead.name))
+        info.is_blocked_by(ahead).then(|| node_of(self.path, &ahead.name))
     }
-}
-
-/// The names of the contenders, or of the nodes of a foreign client's semaphore.
-pub(crate) fn names_of<'a>(queue: &Queue<'a>) -> Vec<&'a str> {
-    let of_semaphore = queue.unknown().iter().copied().filter(|name| ForeignSemaphore::read(name).is_some());
-    queue.entries().iter().map(|entry| entry.name).chain(of_semaphore).collect()
 }
 
 /// Returns what the node of a contender says about it. `name`: the name of the node in its queue.
@@ -300,27 +353,38 @@ pub fn attempt_of(contender: &ContenderInfo) -> Option<AttemptId> {
     contender.id.or_else(|| NodeFormat::of_node(&contender.node).parse(&contender.node)?.id)
 }
 
-/// Returns the lock to whose queue a node belongs by its name, and the name in that queue: the lock at the node above or, if the name
-/// is a lock's and a number, that lock beside the node. `None` if it is not named like a contender.
+/// Returns the lock to whose queue a node belongs by its name, and the name in that queue: the lock at the node above, that lock beside
+/// the node if the name is a lock's and a number, or the semaphore of a foreign client. `None` if it is not named like a contender.
+/// `exists`: whether a node exists, because some names of a semaphore are also those of other nodes.
 ///
 /// A directory whose name ends in a number is named so too. Only a contender has a session.
-pub fn place_of(node: &str) -> Option<(String, String)> {
+pub fn place_of(node: &str, exists: impl Fn(&str) -> bool) -> Option<(String, String)> {
+    ForeignSemaphore::place_of(node, exists).or_else(|| own_place_of(node))
+}
+
+/// The same without semaphores.
+pub fn own_place_of(node: &str) -> Option<(String, String)> {
     let parent = above(node);
     let name = node.rsplit('/').next().filter(|name| !name.is_empty())?;
     if NodeFormat::of_line(&[name]).is_some() {
         return Some((parent.to_owned(), name.to_owned()));
     }
     let lock = NodeFormat::beside(name)?;
-    Some((format!("{}/{lock}", parent.trim_end_matches('/')), name.strip_prefix(lock)?.to_owned()))
+    Some((child(parent, lock), name.strip_prefix(lock)?.to_owned()))
 }
 
-/// Whether a node of this name may be a directory although it is named like a contender: in these formats, anything with a number is.
-pub fn may_be_directory(name: &str) -> bool {
-    !NodeFormat::of_node(name).foreign_clients_wait_for_any_node()
+/// The path of a node of a lock's queue.
+pub fn node_of(lock: &str, name: &str) -> String {
+    if lock == "/" { format!("/{name}") } else { node_path(lock, name) }
+}
+
+/// The path of a node's child.
+pub fn child(parent: &str, name: &str) -> String {
+    format!("{}/{name}", parent.trim_end_matches('/'))
 }
 
 /// The format of the nodes of a queue, from their names in it.
-pub fn format_of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
+pub(crate) fn format_of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
     match names.iter().all(|name| NodeFormat::of_node(name.as_ref()) == NodeFormat::Numbered) && !names.is_empty() {
         true => NodeFormat::Numbered,
         false => NodeFormat::of(names),
@@ -333,7 +397,7 @@ mod tests {
 
     #[test]
     fn a_node_belongs_to_the_lock_above_it_or_beside_it() {
-        let place = |node: &str| place_of(node);
+        let place = own_place_of;
         let at = |lock: &str, name: &str| Some((lock.to_owned(), name.to_owned()));
         assert_eq!(place("/locks/a/lock-0000000001"), at("/locks/a", "lock-0000000001"));
         assert_eq!(place("/locks/a/privateLock"), at("/locks/a", "privateLock"));
@@ -378,7 +442,7 @@ mod tests {
             nodes.map(|(name, (session, czxid))| (name.clone(), contender(name, &node(session, czxid)))).collect()
         };
         let holders = |known: &HashMap<String, ContenderInfo>| {
-            let roles = Contest::new("/pool", NodeFormat::Curator, &names, known).roles(None, None);
+            let roles = Contest::new("/pool", &names, known).roles(None, &OwnNode::default());
             assert_eq!(roles.waiters.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [&names[3], &names[2]]);
             roles.holders.into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
@@ -395,13 +459,16 @@ mod tests {
     fn contenders_that_are_not_read_count() {
         let names = ["write-0000000003", "read-0000000001", "read-0000000002", "README"];
         let known = HashMap::new();
-        let roles = Contest::new("/locks/a", NodeFormat::Recipe, &names, &known).roles(None, None);
+        let roles = Contest::new("/locks/a", &names, &known).roles(None, &OwnNode::default());
         assert_eq!(roles.holders, ["read-0000000001", "read-0000000002"]);
         assert_eq!(roles.waiters, [("write-0000000003", None)]);
         assert_eq!((roles.unknown, roles.sessionless), (vec!["README"], Vec::new()));
         let names = ["permits-x", "_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-permits-2-0000000001"];
-        let contest = Contest::new("/locks/a", NodeFormat::Curator, &names, &known);
+        let contest = Contest::new("/locks/a", &names, &known);
         assert!(contest.counts_permits());
-        assert!(contest.roles(None, Some(1)).holders.is_empty(), "it asks for more than there is");
+        assert!(
+            contest.roles(None, &OwnNode { permits: Some(1), ..OwnNode::default() }).holders.is_empty(),
+            "it asks for more than there is"
+        );
     }
 }

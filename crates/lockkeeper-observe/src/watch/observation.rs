@@ -568,7 +568,7 @@ mod tests {
     use lockkeeper_session::ensemble::{Children, Node};
 
     use super::*;
-    use crate::watch::Survey;
+    use lockkeeper::admin::Walk;
 
     fn children(names: Vec<String>) -> Children {
         Children { names, data_len: 0, created: 0, ctime_ms: 0, changed: Zxid(0) }
@@ -592,7 +592,7 @@ mod tests {
         let listed = listed.into_iter().map(|(path, names)| (path, children(names))).collect();
         tree.change(|tracker, now| {
             tracker.begin_survey();
-            tracker.survey(&Survey { listed, ..Survey::default() }, now);
+            tracker.survey(&Walk { listed, ..Walk::default() }, now);
             tracker.take_wanted().iter().for_each(|wanted| tracker.refuse(wanted, now));
         });
     }
@@ -621,7 +621,7 @@ mod tests {
         tree.begin_survey();
         tree.change(|tracker, now| {
             let listed = listed.map(|(path, names)| (path.to_owned(), children(names))).to_vec();
-            tracker.survey(&Survey { listed, ..Survey::default() }, now);
+            tracker.survey(&Walk { listed, ..Walk::default() }, now);
             wanted = tracker.take_wanted();
         });
         // Its contender has waited since 1970.

@@ -6,18 +6,18 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, OptionFuture};
-use futures_util::stream::{self, FuturesUnordered, StreamExt};
-use lockkeeper::admin::{Broken, is_of_records};
-use lockkeeper::contest::place_of;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lockkeeper::admin::{Broken, Walk, is_of_records, walk};
+use lockkeeper::contest::own_place_of;
 use lockkeeper::error::SessionError;
-use lockkeeper::{Lockkeeper, journal};
+use lockkeeper::{Lockkeeper, NodeFormat, journal};
 use lockkeeper_session::Session;
 use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, TreeChange, TreeEvent, TreeWatch};
 
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
 use super::records::{RecordedEnd, Records};
-use super::tracker::{Survey, Wanted, may_hide_locks};
+use super::tracker::Wanted;
 
 /// How many events wait for the observer before it misses some: about 10 MB of paths.
 const EVENTS: usize = 65_536;
@@ -217,7 +217,7 @@ struct Serving<'a> {
     reads: FuturesUnordered<BoxFuture<'static, (Wanted, Result<Node, OpError>)>>,
     wanted: VecDeque<Wanted>,
     entries: FuturesUnordered<BoxFuture<'static, Option<Explanation>>>,
-    walk: Option<BoxFuture<'static, Result<Survey, OpError>>>,
+    walk: Option<BoxFuture<'static, Result<Walk, OpError>>>,
     /// Whether all contenders that the first walk has found were read.
     has_caught_up: bool,
     /// The question that proves that all changes were seen until it was sent.
@@ -385,46 +385,12 @@ impl Serving<'_> {
 }
 
 /// Lists all nodes of a tree that are no contenders. The reads of this session are not older than the watch.
-async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Survey, OpError> {
-    let (mut survey, mut level) = (Survey::default(), vec![root.clone()]);
-    while !level.is_empty() {
-        let listings = stream::iter(level).map(|path| {
-            let listing = ensemble.list(&path);
-            async move { (path, listing.await) }
-        });
-        let listings: Vec<_> = listings.buffered(READS_IN_FLIGHT).collect().await;
-        let mut below = Vec::new();
-        for (path, listing) in listings {
-            match listing {
-                Ok(children) => {
-                    let parent = path.trim_end_matches('/');
-                    below.extend(children.names.iter().map(|name| format!("{parent}/{name}")));
-                    survey.listed.push((path, children));
-                }
-                // Deleted since its parent was listed, or a root that does not exist yet.
-                Err(OpError::NoNode) => {}
-                Err(OpError::Refused(_)) if path != root => survey.unreadable.push(path),
-                Err(fault) => return Err(fault),
-            }
-        }
-        let is_excluded = |path: &String| path == "/zookeeper" || is_of_records(path) || excluded.contains(path);
-        below.retain(|path| !is_excluded(path));
-        let directories = stream::iter(below).map(|path| {
-            let ensemble = ensemble.clone();
-            async move {
-                let Some((_, name)) = place_of(&path) else { return Ok(Some(path)) };
-                if !may_hide_locks(&name) {
-                    return Ok(None);
-                }
-                match ensemble.read(&path).await {
-                    Ok(node) if node.owner.is_none() && node.children > 0 => Ok(Some(path)),
-                    Ok(_) | Err(OpError::NoNode | OpError::Refused(_)) => Ok(None),
-                    Err(fault) => Err(fault),
-                }
-            }
-        });
-        let directories: Vec<_> = directories.buffered(READS_IN_FLIGHT).collect().await;
-        level = directories.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    }
-    Ok(survey)
+async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Walk, OpError> {
+    let is_inside = |path: &str| path != "/zookeeper" && !is_of_records(path) && excluded.iter().all(|it| it != path);
+    // The others with the name of a contender are read when the tracker has found them.
+    let may_be_directory = |path: &str| {
+        let format = own_place_of(path).map(|(_, name)| NodeFormat::of_node(&name));
+        format.is_some_and(|format| !format.foreign_clients_wait_for_any_node())
+    };
+    walk(&*ensemble, &root, is_inside, may_be_directory).await
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use ends::{Ending, Unexplained};
 use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
-use lockkeeper::admin::{Broken, ContenderInfo, SessionId, is_of_records};
-use lockkeeper::contest::{self, Marker, contender, may_be_directory, place_of};
-use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, Limit, PathRecord, Sequence, Tombstone, leased};
+use lockkeeper::admin::{Broken, ContenderInfo, SessionId, Walk, is_of_records};
+use lockkeeper::contest::{Marker, OwnNode, child, contender, node_of, own_place_of, place_of};
+use lockkeeper_core::{HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
 pub use state::{ContenderState, LockState, Since, Totals};
@@ -60,13 +60,15 @@ enum WantedNode {
     Marker(Arc<str>),
 }
 
-/// What a walk over the tree has found.
-#[derive(Clone, Debug, Default)]
-pub struct Survey {
-    /// The nodes that were listed, with their children.
-    pub listed: Vec<(String, Children)>,
-    /// The nodes that this client has no right to list.
-    pub unreadable: Vec<String>,
+impl From<WantedNode> for Wanted {
+    fn from(what: WantedNode) -> Self {
+        let path = match &what {
+            WantedNode::Contender { lock, name, .. } => node_of(lock, name),
+            WantedNode::Lock(lock) => lock.to_string(),
+            WantedNode::Marker(lock) => node_of(lock, HOLDER_MARKER),
+        };
+        Wanted { path, what }
+    }
 }
 
 /// The locks of a tree, and what happened to them.
@@ -266,7 +268,7 @@ impl Tracker {
     }
 
     /// Notes what a walk has found. This ends a gap.
-    pub fn survey(&mut self, survey: &Survey, at: Moment) {
+    pub fn survey(&mut self, survey: &Walk, at: Moment) {
         // While only a part of it is applied, nothing is decided.
         let touched = self.touched.replace(HashSet::new()).unwrap_or_default();
         let has_surveyed = self.has_surveyed;
@@ -281,14 +283,13 @@ impl Tracker {
         self.unreadable = survey.unreadable.len();
         let mut present = HashSet::new();
         for (parent, children) in &survey.listed {
-            let parent = parent.trim_end_matches('/');
-            present.extend(children.names.iter().map(|name| format!("{parent}/{name}")));
+            present.extend(children.names.iter().map(|name| child(parent, name)));
         }
-        let is_hidden = |path: &str| survey.unreadable.iter().any(|node| is_below(path, node));
+        let is_hidden = |path: &str| survey.unreadable.iter().any(|node| is_below(path, &node.path));
         let gone = |path: &str| !present.contains(path) && !touched.contains(path) && !is_hidden(path);
         let (mut left, mut disappeared) = (Vec::new(), Vec::new());
         for (path, lock) in &self.locks {
-            let names = lock.names().filter(|name| gone(&lock::node_of(path, name)));
+            let names = lock.names().filter(|name| gone(&node_of(path, name)));
             left.extend(names.map(|name| (path.clone(), name.to_owned())));
             if lock.exists && **path != *self.root && gone(path) {
                 disappeared.push(path.clone());
@@ -330,7 +331,7 @@ impl Tracker {
     /// Notes an entry of the journal of breaks.
     pub fn broke(&mut self, broken: &Broken, at: Moment) {
         let end = End::Broken { by: broken.by.to_string(), reason: broken.reason.clone() };
-        self.broken.push((lock::node_of(&broken.path, &broken.node), end, at));
+        self.broken.push((node_of(&broken.path, &broken.node), end, at));
     }
 
     /// Notes what an owner has recorded about the end of its hold. If the hold has ended before, that is a fact.
@@ -398,8 +399,7 @@ impl Tracker {
             found.known.insert(name.to_owned(), info);
         }
         if again {
-            let what = WantedNode::Contender { lock: lock.clone(), name: name.to_owned(), id };
-            self.wanted.push(Wanted { path: lock::node_of(lock, name), what });
+            self.wanted.push(WantedNode::Contender { lock: lock.clone(), name: name.to_owned(), id }.into());
         }
         self.announce(lock, name, at);
         self.judge_later(lock, at);
@@ -410,22 +410,16 @@ impl Tracker {
         let again = found.data == ReadState::Again;
         found.data = if again { ReadState::Asked } else { ReadState::Done };
         if again {
-            self.wanted.push(Wanted { path: lock.to_string(), what: WantedNode::Lock(lock.clone()) });
+            self.wanted.push(WantedNode::Lock(lock.clone()).into());
         }
-        let record = node.filter(|node| !node.data.is_empty() && node.owner.is_none());
-        found.permits = record.and_then(|node| match PathRecord::limit(&node.data, node.version) {
-            Limit::Permits(permits) => Some(permits),
-            _ => None,
-        });
-        found.kazoo_permits = node.and_then(|node| ForeignSemaphore::Kazoo.limit(&node.data));
-        found.leased = record.and_then(contest::leased);
+        found.own = node.map(OwnNode::of).unwrap_or_default();
         found.since = node.and_then(|node| moment(node.ctime_ms)).or(found.since);
-        let LastRelease { freed, .. } = record
-            .map_or_else(LastRelease::default, |node| lockkeeper_core::ReleaseRecord::last(&node.data, node.version));
+        let record = node.filter(|node| !node.data.is_empty() && node.owner.is_none());
+        let LastRelease { freed, .. } =
+            record.map_or_else(LastRelease::default, |node| ReleaseRecord::last(&node.data, node.version));
         found.freed = freed.or(found.freed);
-        let lease =
-            record.and_then(|node| leased::Record::from_bytes(&node.data).ok()).filter(|record| !record.is_free());
-        self.lease(lock, lease.and_then(|record| record.owner), at);
+        let owner = found.own.leased.as_ref().and_then(|leased| leased.owner.clone());
+        self.lease(lock, owner.as_ref(), at);
         self.judge_later(lock, at);
     }
 
@@ -441,11 +435,10 @@ impl Tracker {
     fn place(&self, path: &str) -> Option<(Arc<str>, String)> {
         let exists = |path: &str| self.locks.get(path).is_some_and(|lock| lock.exists);
         let has = |lock: &str, name: &str| self.locks.get(lock).is_some_and(|lock| lock.entries.contains_key(name));
-        let own = place_of(path).filter(|_| *path != *self.root);
+        let own = own_place_of(path).filter(|_| *path != *self.root);
         // A semaphore may have been found to be one after its first contender came.
         let is_known = own.as_ref().is_some_and(|(lock, name)| has(lock, name));
-        let of_semaphore = if is_known { None } else { ForeignSemaphore::place_of(path, exists) };
-        let (lock, name) = of_semaphore.or(own)?;
+        let (lock, name) = if is_known || *path == *self.root { own? } else { place_of(path, exists)? };
         let lock = self.locks.get_key_value(lock.as_str()).map_or_else(|| lock.into(), |(known, _)| known.clone());
         Some((lock, name))
     }
@@ -473,7 +466,7 @@ impl Tracker {
         if name == HOLDER_MARKER {
             if lock.marker == MarkerState::Missing {
                 lock.marker = MarkerState::Unread;
-                self.wanted.push(Wanted { path: lock::node_of(path, &name), what: WantedNode::Marker(path.clone()) });
+                self.wanted.push(WantedNode::Marker(path.clone()).into());
             }
             return;
         }
@@ -487,8 +480,7 @@ impl Tracker {
         lock.tombstones += usize::from(is_tombstone);
         self.next_id += 1;
         self.contenders += 1;
-        let what = WantedNode::Contender { lock: path.clone(), name: name.clone(), id };
-        self.wanted.push(Wanted { path: lock::node_of(path, &name), what });
+        self.wanted.push(WantedNode::Contender { lock: path.clone(), name, id }.into());
         self.judge_later(path, at);
     }
 
@@ -497,8 +489,7 @@ impl Tracker {
         let Some(entry) = self.locks.get_mut(path).and_then(|lock| lock.entries.get_mut(name)) else { return };
         if entry.read == ReadState::Done {
             entry.read = ReadState::Asked;
-            let what = WantedNode::Contender { lock: path.clone(), name: name.to_owned(), id: entry.id };
-            self.wanted.push(Wanted { path: lock::node_of(path, name), what });
+            self.wanted.push(WantedNode::Contender { lock: path.clone(), name: name.to_owned(), id: entry.id }.into());
         } else {
             entry.read = ReadState::Again;
         }
@@ -569,8 +560,7 @@ impl Tracker {
         if let Some(lock) = self.locks.get_mut(&path) {
             lock.exists = false;
             lock.data = ReadState::Done;
-            lock.permits = None;
-            (lock.kazoo_permits, lock.leased) = (None, None);
+            lock.own = OwnNode::default();
             (lock.created, lock.since, lock.changed) = (None, None, LastChange::Other);
         }
         if *path != *self.root
@@ -589,21 +579,14 @@ impl Tracker {
 
     /// The data of a lock's node is not known, or has changed.
     fn want_lock(&mut self, path: &str) {
-        let Some((path, lock)) = self.locks.get_key_value(path).filter(|(_, lock)| lock.exists) else { return };
-        let path = path.clone();
+        let Some(lock) = self.locks.get_mut(path).filter(|lock| lock.exists) else { return };
         match lock.data {
             ReadState::Done => {
-                self.wanted.push(Wanted { path: path.to_string(), what: WantedNode::Lock(path.clone()) });
-                self.set_data(&path, ReadState::Asked);
+                lock.data = ReadState::Asked;
+                self.wanted.push(WantedNode::Lock(path.into()).into());
             }
-            ReadState::Asked | ReadState::Again => self.set_data(&path, ReadState::Again),
-            ReadState::Lost => {}
-        }
-    }
-
-    fn set_data(&mut self, path: &str, state: ReadState) {
-        if let Some(lock) = self.locks.get_mut(path) {
-            lock.data = state;
+            ReadState::Asked => lock.data = ReadState::Again,
+            ReadState::Again | ReadState::Lost => {}
         }
     }
 
@@ -612,17 +595,16 @@ impl Tracker {
         for (path, lock) in &mut self.locks {
             if lock.exists && lock.data == ReadState::Lost {
                 lock.data = ReadState::Asked;
-                self.wanted.push(Wanted { path: path.to_string(), what: WantedNode::Lock(path.clone()) });
+                self.wanted.push(WantedNode::Lock(path.clone()).into());
             }
             if lock.marker == MarkerState::Lost {
                 lock.marker = MarkerState::Unread;
-                let node = lock::node_of(path, HOLDER_MARKER);
-                self.wanted.push(Wanted { path: node, what: WantedNode::Marker(path.clone()) });
+                self.wanted.push(WantedNode::Marker(path.clone()).into());
             }
             for (name, entry) in lock.entries.iter_mut().filter(|(_, entry)| entry.read == ReadState::Lost) {
                 entry.read = ReadState::Asked;
-                let what = WantedNode::Contender { lock: path.clone(), name: name.clone(), id: entry.id };
-                self.wanted.push(Wanted { path: lock::node_of(path, name), what });
+                let (name, id) = (name.clone(), entry.id);
+                self.wanted.push(WantedNode::Contender { lock: path.clone(), name, id }.into());
             }
         }
     }
@@ -631,9 +613,4 @@ impl Tracker {
 /// Whether a node of a foreign client says only that it is asked to release.
 fn is_bare_request(info: &ContenderInfo) -> bool {
     info.owner.is_none() && info.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
-}
-
-/// Whether a walk lists a child of this name only if a read has shown that it is a directory.
-pub(super) fn may_hide_locks(name: &str) -> bool {
-    name != HOLDER_MARKER && Tombstone::read(name).is_none() && may_be_directory(name)
 }

@@ -475,7 +475,10 @@ impl Beside {
                 changes.borrow_and_update();
                 for (path, lock) in self.view.refresh().unwrap_or_default() {
                     match lock {
-                        Some(lock) => _ = self.locks.insert(path.to_string(), self.admin.recall(lock).await.unwrap()),
+                        Some(lock) => {
+                            let lock = self.admin.recall(vec![lock]).await.unwrap().remove(0);
+                            self.locks.insert(path.to_string(), lock);
+                        }
                         None => _ = self.locks.remove(&*path),
                     }
                 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper::admin::{Entries, LockInfo, SessionId};
-use lockkeeper::contest::{Contest, PathState, contender, format_of};
+use lockkeeper::admin::{Entries, LockInfo, SessionId, Walk};
+use lockkeeper::contest::{Contest, Counted, OwnNode, contender};
 use lockkeeper_core::PathRecord;
-use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Survey, Tracker, Wanted, What};
+use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Tracker, Wanted, What};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::{Children, Node, TreeChange, above};
 use proptest::prelude::*;
@@ -147,16 +147,14 @@ impl World {
         let known: HashMap<_, _> =
             known.into_iter().map(|(name, node)| (name.clone(), contender(&name, node))).collect();
         let names: Vec<_> = known.keys().cloned().collect();
-        let listed = if kind == Kind::Numbered { above(lock) } else { lock };
-        let Below { created, changed } = self.below.get(listed).copied().unwrap_or_default();
-        let since = UNIX_EPOCH + Duration::from_millis(1_000);
-        let state = PathState {
-            permits: (kind == Kind::Permits).then_some(PERMITS),
-            entries: (kind != Kind::Numbered).then(|| Entries::new(created, since)),
-            changed: Some(Zxid(changed)),
-            leased: None,
+        let counted = |listed: &str| {
+            let Below { created, changed } = self.below.get(listed).copied().unwrap_or_default();
+            let entries = Entries::new(created, UNIX_EPOCH + Duration::from_millis(1_000));
+            Some(Counted { entries: Some(entries), changed: Some(Zxid(changed)) })
         };
-        let info = Contest::new(lock, format_of(&names), &names, &known).described(None, state);
+        let permits = (kind == Kind::Permits).then_some(PERMITS);
+        let own = OwnNode { permits, ..OwnNode::default() };
+        let info = Contest::new(lock, &names, &known).described(None, &own, counted);
         let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
         is_used.then_some(info)
     }
@@ -186,7 +184,7 @@ impl World {
         holders
     }
 
-    fn survey(&self) -> Survey {
+    fn survey(&self) -> Walk {
         let locks = LOCKS.into_iter().filter(|(_, kind)| *kind != Kind::Numbered).map(|(lock, _)| lock);
         let directories = ["/locks", "/locks/app"].into_iter().chain(locks);
         let mut listed: BTreeMap<String, Vec<String>> = directories.map(|path| (path.to_owned(), Vec::new())).collect();
@@ -199,7 +197,7 @@ impl World {
             let changed = Zxid(changed);
             (path, Children { names, data_len: 0, created, ctime_ms: 1_000, changed })
         };
-        Survey { listed: listed.into_iter().map(children).collect(), unreadable: Vec::new() }
+        Walk { listed: listed.into_iter().map(children).collect(), ..Walk::default() }
     }
 }
 
@@ -207,7 +205,7 @@ struct Run {
     world: World,
     tracker: Tracker,
     reads: VecDeque<Wanted>,
-    survey: Option<Survey>,
+    survey: Option<Walk>,
     ms: i64,
     facts: Vec<Fact>,
     has_gap: bool,
@@ -454,11 +452,11 @@ proptest! {
 fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_been_seen() {
     let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
     let mut tracker = Tracker::new("/locks", Limits::default());
-    tracker.survey(&Survey::default(), at(0));
+    tracker.survey(&Walk::default(), at(0));
     tracker.prove(at(5_000));
     tracker.lose(at(9_000), GapCause::Disconnected);
     tracker.begin_survey();
-    tracker.survey(&Survey::default(), at(10_000));
+    tracker.survey(&Walk::default(), at(10_000));
     let facts = tracker.take_facts();
     let gap = facts.iter().find_map(|fact| if let What::Gap { since, .. } = fact.what { Some(since) } else { None });
     assert_eq!(gap, Some(at(5_000)), "{facts:?}");

@@ -14,7 +14,7 @@ use lockkeeper_session::records::make;
 use lockkeeper_session::text::as_millis_since_1970;
 use tracing::warn;
 
-use super::{Admin, LockInfo, describe, lease};
+use super::{Admin, LockInfo, lease, read};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
 use crate::contest::Marker;
@@ -210,25 +210,23 @@ struct Freed {
 }
 
 async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakTarget, AdminError> {
-    let mut lock = describe::look(ensemble, path).await.map_err(|fault| refused(path, fault))?;
-    if lock.is_quiet() {
-        // Read the parent first: then its version is not newer than the record.
-        let above = ensemble.read(above(path)).await.map_err(|fault| refused(path, fault))?;
-        if let Some((seen, mut record)) = lease::record(ensemble, path).await {
-            lease::describe(&mut lock, &seen, &record);
-            let (contender, held) = choose(lock, whom)?;
-            record.owner = None;
-            let freed = Some(Freed { record, parent: above.version });
-            return Ok(BreakTarget { version: seen.version, contender, held, marker: None, freed });
-        }
-    }
+    let lock = read::lock(ensemble, path).await.map_err(|fault| refused(path, fault))?;
     let (contender, held) = choose(lock, whom)?;
-    let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
-    let seen = match ensemble.read(&contender.node_path(path)).await {
-        Ok(seen) => seen,
-        Err(OpError::NoNode) => return Err(gone()),
-        Err(fault) => return Err(refused(path, fault)),
+    let read = async |node: &str| match ensemble.read(node).await {
+        Err(OpError::NoNode) => Err(AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() }),
+        read => read.map_err(|fault| refused(path, fault)),
     };
+    // Read the parent of a record first: then its version is not newer than the record.
+    let parent = if contender.is_leased() { Some(read(above(path)).await?.version) } else { None };
+    let seen = read(&contender.node_path(path)).await?;
+    let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
+    if let Some(parent) = parent {
+        let owned = |record: &Record| record.owner.as_ref().is_some_and(|owner| owner.id == contender.described);
+        let mut record = lease::read(&seen).filter(owned).ok_or_else(gone)?;
+        record.owner = None;
+        let freed = Some(Freed { record, parent });
+        return Ok(BreakTarget { version: seen.version, contender, held, marker: None, freed });
+    }
     if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
         return Err(gone());
     }

@@ -1,15 +1,15 @@
 //! Follows the changes of one lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use futures_util::future::select_all;
-use lockkeeper_session::ensemble::{OpError, Watcher};
+use lockkeeper_session::ensemble::{Node, OpError, Watcher};
 
-use super::describe::{Listed, describe, list_and_watch};
 use super::handle::Admin;
 use super::info::LockInfo;
-use crate::contender::ContenderInfo;
+use super::read::{Walk, describe, list};
+use crate::contest::node_of;
 use crate::error::{AdminError, refused};
 
 /// The changes of one lock. Created by [`Admin::follow`].
@@ -38,8 +38,10 @@ pub struct Follow {
     /// The watches of the last look: on the children, and on the record of each holder that is about to say when it was granted
     /// the lock.
     watchers: Vec<Watcher>,
-    /// Contenders that were read before; a node's owner does not change.
-    known: HashMap<String, ContenderInfo>,
+    /// The nodes of contenders that were read before.
+    nodes: HashMap<String, Node>,
+    /// The contenders that were seen waiting.
+    waited: HashSet<String>,
     /// A lock without a node is a free one.
     or_absent: bool,
 }
@@ -49,8 +51,8 @@ impl Admin {
     /// change.
     pub fn follow(&self, path: impl AsRef<str>) -> Follow {
         let path = path.as_ref();
-        let (path, watchers, known) = (self.path(path), Vec::new(), HashMap::new());
-        Follow { admin: self.clone(), path, watchers, known, or_absent: false }
+        let (nodes, waited) = (HashMap::new(), HashSet::new());
+        Follow { admin: self.clone(), path: self.path(path), watchers: Vec::new(), nodes, waited, or_absent: false }
     }
 }
 
@@ -79,47 +81,46 @@ impl Follow {
             select_all(&mut self.watchers).await;
             self.watchers.clear();
         }
-        let (mut known, or_absent) = (std::mem::take(&mut self.known), self.or_absent);
-        let (info, watchers, known) = self
-            .admin
-            .on_session(move |ensemble| async move {
+        let (mut nodes, mut waited) = (std::mem::take(&mut self.nodes), std::mem::take(&mut self.waited));
+        let or_absent = self.or_absent;
+        let looked = self.admin.on_session(move |ensemble| async move {
+            let ensemble = &*ensemble;
+            let looked = async {
                 // Always, because the session may be a new one since the last read.
-                let (listed, watcher) = loop {
-                    match list_and_watch(&*ensemble, &path).await {
-                        Ok(listed) => break listed,
+                let (mut walk, watcher) = loop {
+                    let watched = match list(ensemble, &path, std::mem::take(&mut nodes)).await {
+                        Ok(mut walk) => walk.watch(ensemble, &path).await.map(|watcher| (walk, watcher)),
+                        Err(fault) => Err(fault),
+                    };
+                    match watched {
                         Err(OpError::NoNode) if or_absent => {}
-                        Err(fault) => return Err(refused(&path, fault)),
+                        watched => break watched?,
                     }
-                    let absent = ensemble.watch_creation(&path).await.map_err(|fault| refused(&path, fault))?;
                     // Otherwise it was created between the two requests.
-                    if let Some(created) = absent {
-                        break (Listed::names_of(Vec::new()), created);
+                    if let Some(created) = ensemble.watch_creation(&path).await? {
+                        break (Walk::default(), created);
                     }
                 };
-                known.retain(|name, _| listed.names().contains(name));
-                let mut info = describe(&*ensemble, &path, listed, &mut known).await;
                 let mut watchers = vec![watcher];
-                for holder in info.holders.iter_mut().filter(|holder| holder.is_undated()) {
-                    let read = ensemble.read_and_watch(&holder.node_path(&path)).await;
-                    let Ok((node, watcher)) = read else { continue };
-                    match ContenderInfo::read(holder.node.clone(), &node).granted {
-                        None => watchers.push(watcher),
-                        said => {
-                            holder.granted = said;
-                            holder.holds(None);
-                            if let Some(known) = known.get_mut(&holder.node) {
-                                known.granted = said;
-                            }
-                        }
-                    }
+                let mut lock = describe(ensemble, &path, &mut walk).await?;
+                let undated = lock.holders.iter().filter(|holder| waited.contains(&holder.node) && holder.is_undated());
+                for node in undated.map(|holder| holder.node_path(&path)).collect::<Vec<_>>() {
+                    let Ok((read, watcher)) = ensemble.read_and_watch(&node).await else { continue };
+                    watchers.push(watcher);
+                    walk.nodes.insert(node, read);
+                    lock = describe(ensemble, &path, &mut walk).await?;
                 }
-                Ok((info, watchers, known))
-            })
-            .await?;
+                waited = lock.waiters.iter().map(|waiter| waiter.node.clone()).chain(waited).collect();
+                waited.retain(|name| walk.nodes.contains_key(&node_of(&path, name)));
+                Ok((lock, watchers, walk.nodes, waited))
+            };
+            looked.await.map_err(|fault| refused(&path, fault))
+        });
+        let (lock, watchers, nodes, waited) = looked.await?;
         // The watches are kept only with the answer: without it, the next call looks again.
         let epoch = self.admin.known_epoch().await?;
-        (self.watchers, self.known) = (watchers, known);
-        Ok(info.in_epoch(epoch))
+        (self.watchers, self.nodes, self.waited) = (watchers, nodes, waited);
+        Ok(lock.in_epoch(epoch))
     }
 }
 

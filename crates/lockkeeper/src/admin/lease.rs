@@ -7,10 +7,10 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::leased::{Held, Record, Requested};
 use lockkeeper_core::{FencingToken, SessionId, Zxid};
-use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep, above};
+use lockkeeper_session::ensemble::{Node, TxnStep, above};
 use lockkeeper_session::text::moment;
 
-use super::info::{LeaseInfo, LockInfo, RequestorInfo};
+use super::info::{LeaseInfo, RequestorInfo};
 use crate::contender::{ContenderInfo, LEASE};
 use crate::contest::Leased;
 
@@ -56,7 +56,6 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         holds: Vec::new(),
         traceparent: None,
         reads: false,
-        waited: false,
         session: SessionId(0),
         abandoned: false,
         token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),
@@ -65,13 +64,6 @@ fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
         czxid: Zxid(0),
         process: None,
     }
-}
-
-/// The record at a path with its node, unless it is empty.
-pub(super) async fn record(ensemble: &dyn Ensemble, path: &str) -> Option<(Node, Record)> {
-    let seen = ensemble.read(path).await.ok()?;
-    let record = read(&seen)?;
-    Some((seen, record))
 }
 
 /// The record in a node; `None` if the node is empty, has other data, or the lock is free.
@@ -91,19 +83,9 @@ pub(super) fn rewrite(path: &str, record: &Record, version: i32, parent: i32) ->
     ]
 }
 
-/// What the node at a lock's path says of a lease.
+/// What the node at a lock's path says of a lease; `None` if it has other data, or the lock is free.
 pub(crate) fn leased(seen: &Node) -> Option<Leased> {
-    read(seen).map(|record| of(seen, &record))
-}
-
-fn of(seen: &Node, record: &Record) -> Leased {
-    let owner = record.owner.as_ref().map(|owner| holder(seen, record, owner));
-    Leased { owner, lease: LeaseInfo::of(record) }
-}
-
-/// Adds the record to a lock without a queue.
-pub(super) fn describe(info: &mut LockInfo, seen: &Node, record: &Record) {
-    let Leased { owner, lease } = of(seen, record);
-    info.holders.extend(owner);
-    info.lease = Some(lease);
+    let record = read(seen)?;
+    let owner = record.owner.as_ref().map(|owner| holder(seen, &record, owner));
+    Some(Leased { owner, lease: LeaseInfo::of(&record) })
 }

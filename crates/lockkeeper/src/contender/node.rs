@@ -59,7 +59,6 @@ impl ContenderInfo {
             holds: record.map(|record| record.holds.clone()).unwrap_or_default(),
             traceparent: record.and_then(|record| record.traceparent),
             reads: record.is_some_and(|record| record.upgradeable),
-            waited: false,
             session: seen.owner,
             // Permits have no order.
             token: mode.and_then(Mode::permits).is_none().then(|| FencingToken::from_zxid(seen.czxid)),

@@ -157,7 +157,7 @@ impl super::State {
 pub(crate) mod tests {
     use std::time::Instant;
 
-    use lockkeeper::admin::SessionId;
+    use lockkeeper::admin::{SessionId, Walk};
     use lockkeeper_session::Zxid;
     use lockkeeper_session::ensemble::{Node, TreeChange};
 
@@ -166,7 +166,7 @@ pub(crate) mod tests {
     use crate::watch::observation::{Options, Tree};
     use lockkeeper::admin::LockInfo;
 
-    use crate::watch::{Rule, Survey, Tracker};
+    use crate::watch::{Rule, Tracker};
 
     fn name(sequence: u32) -> String {
         format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{sequence:010}")
@@ -204,7 +204,7 @@ pub(crate) mod tests {
         let tree = observation.add_tree("/locks", Vec::new(), "zk1:2181".to_owned());
         tree.change(|tracker, now| {
             tracker.begin_survey();
-            tracker.survey(&Survey::default(), now);
+            tracker.survey(&Walk::default(), now);
         });
         for lock in 0..locks {
             for sequence in 0..2 {

@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::contest::{attempt_of, created_by};
+use lockkeeper::contest::{attempt_of, created_by, node_of};
 use lockkeeper_core::Tombstone;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
-use super::lock::{Entry, grant, named, node_of};
+use super::lock::{Entry, grant, named};
 use super::{MAX_UNEXPLAINED, SETTLE, Tracker};
 
 /// How far apart the events of one transaction may arrive, in milliseconds. A client needs longer for two releases, one after the other,

@@ -4,13 +4,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use lockkeeper::admin::{ContenderInfo, LEASE, SessionId};
-use lockkeeper::contest::{Contest, Leased, Marker, contender, format_of};
+use lockkeeper::admin::{ContenderInfo, SessionId};
+use lockkeeper::contest::{Contest, Marker, OwnNode, contender, node_of};
 use lockkeeper_core::HOLDER_MARKER;
-use lockkeeper_core::leased::Held;
+use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
 use lockkeeper_session::text::plain;
-use lockkeeper_session::{Zxid, node_path};
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
 use super::Tracker;
@@ -116,11 +115,8 @@ pub(super) struct Lock {
     pub(super) tombstones: usize,
     pub(super) marker: MarkerState,
     pub(super) data: ReadState,
-    pub(super) permits: Option<u32>,
-    /// The same of Kazoo's semaphore.
-    pub(super) kazoo_permits: Option<u32>,
-    /// What the record of a leased lock says.
-    pub(super) leased: Option<Leased>,
+    /// What the path's node says.
+    pub(super) own: OwnNode,
     /// How many nodes were created below the path's node since that was created, and when it was.
     pub(super) created: Option<u32>,
     pub(super) since: Option<SystemTime>,
@@ -189,18 +185,17 @@ impl Lock {
             (self.garbage, self.is_blocked) = (0, false);
             return Some(Vec::new());
         }
-        let contest = Contest::new(path, format_of(&names), &names, &self.known);
-        let permits = if contest.semaphore().is_some() { self.kazoo_permits } else { self.permits };
+        let contest = Contest::new(path, &names, &self.known);
         let marker = match self.marker {
             MarkerState::Read(marker) => Some(marker),
             MarkerState::Missing => None,
             MarkerState::Unread | MarkerState::Lost if contest.has_holder_marker() => return None,
             MarkerState::Unread | MarkerState::Lost => None,
         };
-        if contest.counts_permits() && self.exists && self.permits.is_none() && self.data != ReadState::Done {
+        if contest.counts_permits() && self.exists && self.own.permits.is_none() && self.data != ReadState::Done {
             return None;
         }
-        let roles = contest.roles(marker, permits);
+        let roles = contest.roles(marker, &self.own);
         let is_blocked =
             roles.holders.is_empty() && roles.waiters.first().is_some_and(|(_, blocked)| blocked.is_some());
         let (holders, garbage) =
@@ -208,11 +203,6 @@ impl Lock {
         (self.garbage, self.is_blocked) = (garbage, is_blocked);
         Some(holders)
     }
-}
-
-/// The path of a node of a lock's queue.
-pub(super) fn node_of(lock: &str, name: &str) -> String {
-    if lock == "/" { format!("/{name}") } else { node_path(lock, name) }
 }
 
 /// A contender as facts name it.
@@ -352,13 +342,13 @@ impl Tracker {
     }
 
     /// Notes the owner of a leased lock.
-    pub(super) fn lease(&mut self, path: &Arc<str>, owner: Option<Held>, at: Moment) {
+    pub(super) fn lease(&mut self, path: &Arc<str>, owner: Option<&ContenderInfo>, at: Moment) {
         let is_found = self.is_blind();
         let Some(lock) = self.locks.get_mut(path) else { return };
-        let revocation = owner.as_ref().and_then(|owner| owner.revocation.as_ref()).map(ToString::to_string);
-        let is_same = |lease: &Lease, owner: &Held| lease.contender.who.as_deref() == Some(&plain(&owner.id));
+        let revocation = owner.and_then(|owner| owner.revocation.as_ref()).map(ToString::to_string);
+        let owner = owner.map(|owner| named(path, "", Some(owner)));
         if let (Some(lease), Some(owner)) = (&mut lock.lease, &owner)
-            && is_same(lease, owner)
+            && lease.contender.who == owner.who
         {
             lease.revocation = revocation;
             return;
@@ -376,15 +366,7 @@ impl Tracker {
             let held = at.since(granted);
             self.facts.push(Fact { at, what: What::Ended { contender, held, how }, about: is_about });
         }
-        let Some(owner) = owner else { return };
-        let contender = Arc::new(Contender {
-            lock: path.clone(),
-            node: path.clone(),
-            who: Some(plain(&owner.id)),
-            message: owner.message.as_deref().map(plain),
-            mode: LEASE,
-            session: None,
-        });
+        let Some(contender) = owner else { return };
         let what = What::Granted { contender: contender.clone(), waited: std::time::Duration::ZERO, found: is_found };
         self.facts.push(Fact { at, what, about: is_found });
         lock.lease = Some(Lease { contender, granted: at, is_about: is_found, revocation });

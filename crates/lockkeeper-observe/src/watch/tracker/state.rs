@@ -3,14 +3,12 @@
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, Entries, LockInfo};
-use lockkeeper::contest::{Contest, PathState, created_by, format_of};
-use lockkeeper_core::{CURATOR_LEASES, ForeignSemaphore, NodeFormat};
-use lockkeeper_session::ensemble::above;
+use lockkeeper::contest::{Contest, Counted, created_by};
 use serde::Serialize;
 
 use super::super::fact::{Contender, Moment};
 use super::Tracker;
-use super::lock::{Entry, LastChange, Lock, MarkerState, named, node_of};
+use super::lock::{Entry, LastChange, Lock, MarkerState, named};
 
 /// A lock as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -155,7 +153,10 @@ impl Tracker {
 
     /// The paths of the locks that have nodes in their queue, or a record of a lease.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.locks.iter().filter(|(_, lock)| !lock.entries.is_empty() || lock.leased.is_some()).map(|(path, _)| path)
+        self.locks
+            .iter()
+            .filter(|(_, lock)| !lock.entries.is_empty() || lock.own.leased.is_some())
+            .map(|(path, _)| path)
     }
 
     /// Returns a lock with its holders and waiters, as [`Admin::survey`](lockkeeper::admin::Admin::survey) does, from what was seen; `None`
@@ -163,37 +164,24 @@ impl Tracker {
     pub fn described(&self, path: &str) -> Option<LockInfo> {
         let lock = self.locks.get(path)?;
         let names: Vec<_> = lock.names().collect();
-        let format = format_of(&names);
-        let contest = Contest::new(path, format, &names, &lock.known);
-        let (beside, curators);
-        let (own, permits, listed) = match contest.semaphore() {
-            Some(ForeignSemaphore::Kazoo) => (None, lock.kazoo_permits, None),
-            Some(ForeignSemaphore::Curator) => {
-                curators = node_of(path, CURATOR_LEASES);
-                (None, None, self.locks.get(curators.as_str()))
-            }
-            None if format == NodeFormat::Numbered => {
-                beside = above(path);
-                (None, lock.permits, self.locks.get(beside))
-            }
-            None => (Some(lock), lock.permits, Some(lock)),
+        let counted = |place: &str| {
+            let listed = self.locks.get(place)?;
+            let changed = match &listed.changed {
+                LastChange::Other => None,
+                LastChange::By(transaction) => Some(*transaction),
+                LastChange::Created(node) => self
+                    .place(node)
+                    .filter(|(lock, _)| **lock == *path)
+                    .and_then(|(_, name)| lock.known.get(&name).map(created_by)),
+            };
+            let entries = listed.created.zip(listed.since).map(|(count, since)| Entries::new(count, since));
+            Some(Counted { entries, changed })
         };
-        let changed = listed.and_then(|listed| match &listed.changed {
-            LastChange::Other => None,
-            LastChange::By(transaction) => Some(*transaction),
-            LastChange::Created(node) => {
-                let (_, name) = self.place(node).filter(|(lock, _)| **lock == *path)?;
-                lock.known.get(&name).map(created_by)
-            }
-        });
-        let entries = own.and_then(|lock| Some(Entries::new(lock.created?, lock.since?)));
         let marker = match lock.marker {
             MarkerState::Read(marker) => Some(marker),
             _ => None,
         };
-        let permits = permits.filter(|_| contest.counts_permits() || contest.semaphore().is_some());
-        let state = PathState { permits, entries, changed, leased: lock.leased.clone() };
-        let info = contest.described(marker, state);
+        let info = Contest::new(path, &names, &lock.known).described(marker, &lock.own, counted);
         let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
         (is_used || info.lease.is_some()).then_some(info)
     }
