@@ -16,7 +16,6 @@
 
 mod closing;
 
-use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::time::SystemTime;
@@ -141,11 +140,11 @@ pub async fn deadlocks(admin: &Admin, root: &str) -> Result<Vec<Deadlock>, Admin
 ///
 /// As [`Admin::survey`].
 pub async fn confirmed(admin: &Admin, root: &str, first: &[LockInfo]) -> Result<Vec<Deadlock>, AdminError> {
-    if find(&queues(first)).is_empty() {
+    if among(first).is_empty() {
         return Ok(Vec::new());
     }
     let second = admin.survey(root).await?.locks;
-    Ok(in_both(first, &second))
+    Ok(among(&unchanged(first, second)))
 }
 
 /// Searches for the deadlocks of locks that change, as a [`View`](crate::watch::View) shows them: again and again, a second or more apart.
@@ -172,146 +171,78 @@ impl Search {
     }
 }
 
-/// Returns the deadlocks among these locks. Nothing is read, so whoever calls this has to know that their contenders are there at the same time.
+/// Returns the deadlocks among these locks, one ring for each: the certain ones first, then by how long they last. Nothing is read, so whoever
+/// calls this has to know that their contenders are there at the same time.
 pub(crate) fn among<'l>(locks: impl IntoIterator<Item = &'l LockInfo>) -> Vec<Deadlock> {
-    let locks: Vec<_> = locks.into_iter().collect();
-    described(find(&queues(&locks)), &locks)
-}
-
-/// Returns the deadlocks that both reads show.
-fn in_both(first: &[LockInfo], second: &[LockInfo]) -> Vec<Deadlock> {
-    let kept = unchanged(&queues(first), queues(second));
-    described(find(&kept), second)
-}
-
-/// The rings with the contenders of these locks: the certain ones first, then by how long they last.
-fn described(rings: Vec<Ring>, locks: &[impl Borrow<LockInfo>]) -> Vec<Deadlock> {
-    let contention = |(lock, at): Position| {
-        let info: &LockInfo = locks[lock].borrow();
-        let contender = info.holders.iter().chain(&info.waiters).nth(at);
-        contender.map(|contender| Contention { path: info.path.clone(), contender: contender.clone() })
-    };
-    let mut found: Vec<_> = rings.into_iter().filter_map(|ring| ring.described(contention)).collect();
+    // Leased locks have no queue: others take the lock when the lease is over.
+    let locks: Vec<_> = locks.into_iter().filter(|lock| lock.lease.is_none()).collect();
+    let (mut found, mut covered) = (Vec::new(), HashSet::new());
+    for certainty in [Certainty::Certain, Certainty::Likely, Certainty::Possible] {
+        Waits::new(&locks, certainty).rings(certainty, &mut covered, &mut found);
+    }
     found.sort_by_key(|deadlock| (deadlock.certainty, deadlock.since()));
     found
 }
 
-/// Keeps the members that the first read shows in the same state. Nobody waits again after a grant, so they were in that state from
+/// Keeps the contenders that the first read shows in the same state. Nobody waits again after a grant, so they were in that state from
 /// the first read to the second.
-fn unchanged(first: &[Queue], second: Vec<Queue>) -> Vec<Queue> {
-    let identity = |member: &Member| (member.node.clone(), member.session, member.since, member.waits);
-    let seen: HashSet<_> = first.iter().flat_map(|queue| &queue.members).map(identity).collect();
-    let mut kept = second;
-    kept.iter_mut().for_each(|queue| queue.members.retain(|member| seen.contains(&identity(member))));
-    kept
+fn unchanged(first: &[LockInfo], mut second: Vec<LockInfo>) -> Vec<LockInfo> {
+    let identity = |lock: &str, it: &ContenderInfo, waits| (it.node_path(lock), it.session, it.since, waits);
+    let seen: HashSet<_> =
+        first.iter().flat_map(|lock| members(0, lock).map(|it| identity(&lock.path, it.info, it.waits))).collect();
+    for LockInfo { path, holders, waiters, .. } in &mut second {
+        holders.retain(|it| seen.contains(&identity(path, it, false)));
+        waiters.retain(|it| seen.contains(&identity(path, it, true)));
+    }
+    second
 }
 
-/// Where a member is: the index of its lock, and its own among the holders and the waiters behind them.
-type Position = (usize, usize);
-
-/// The contenders of one lock, the holders first.
-#[derive(Clone, Debug)]
-struct Queue {
-    /// The number of permits of a semaphore.
-    permits: Option<u32>,
-    members: Vec<Member>,
-}
-
-#[derive(Clone, Debug)]
-struct Member {
-    at: Position,
-    /// The path of its node.
-    node: String,
-    session: SessionId,
-    since: SystemTime,
+/// A contender of one of the locks.
+#[derive(Clone, Copy)]
+struct Member<'l> {
+    /// The index of its lock.
+    lock: usize,
+    info: &'l ContenderInfo,
     waits: bool,
-    reads: bool,
-    permits: Option<u32>,
-    /// The nodes of the holds that its caller keeps while it waits.
-    keeps: Vec<String>,
 }
 
-/// A ring as positions: what each party holds, and what it waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Ring {
-    certainty: Certainty,
-    parties: Vec<(Option<Position>, Position)>,
-}
-
-impl Ring {
-    /// Returns the ring with its contenders; `None` if one of them is missing.
-    fn described(self, contention: impl Fn(Position) -> Option<Contention>) -> Option<Deadlock> {
-        let parties = self.parties.into_iter().map(|(holds, waits)| {
-            let holds = match holds {
-                Some(at) => Some(contention(at)?),
-                None => None,
-            };
-            Some(Party { holds, waits: contention(waits)? })
-        });
-        Some(Deadlock { certainty: self.certainty, ring: parties.collect::<Option<_>>()? })
+impl Member<'_> {
+    fn reads(self) -> bool {
+        self.info.mode == "read"
     }
 }
 
-impl Member {
-    fn of(at: Position, path: &str, contender: &ContenderInfo, waits: bool) -> Self {
-        Member {
-            at,
-            node: contender.node_path(path),
-            session: contender.session,
-            since: contender.since,
-            waits,
-            reads: contender.mode == "read",
-            permits: contender.permits,
-            keeps: contender.holds.clone(),
-        }
-    }
-}
-
-/// Reads what the elimination needs of each lock. Leased locks have no queue: others take the lock when the lease is over.
-fn queues(locks: &[impl Borrow<LockInfo>]) -> Vec<Queue> {
-    let queue = |(lock, info): (usize, &LockInfo)| {
-        let all = info.holders.iter().chain(&info.waiters).enumerate();
-        let member =
-            |(at, it): (usize, &ContenderInfo)| Member::of((lock, at), &info.path, it, at >= info.holders.len());
-        let members = if info.lease.is_some() { Vec::new() } else { all.map(member).collect() };
-        Queue { permits: info.permits, members }
-    };
-    locks.iter().map(Borrow::borrow).enumerate().map(queue).collect()
-}
-
-/// Returns one ring for each deadlock.
-fn find(queues: &[Queue]) -> Vec<Ring> {
-    let (mut rings, mut covered) = (Vec::new(), HashSet::new());
-    for certainty in [Certainty::Certain, Certainty::Likely, Certainty::Possible] {
-        Waits::new(queues, certainty).rings(certainty, &mut covered, &mut rings);
-    }
-    rings
+/// The contenders of a lock, the holders first.
+fn members(at: usize, lock: &LockInfo) -> impl Iterator<Item = Member<'_>> {
+    let of = move |waits| move |info| Member { lock: at, info, waits };
+    lock.holders.iter().map(of(false)).chain(lock.waiters.iter().map(of(true)))
 }
 
 /// Who is stuck, and why.
-struct Waits<'q> {
-    queues: &'q [Queue],
-    members: Vec<&'q Member>,
-    /// The index of the first member of each queue.
+struct Waits<'l> {
+    locks: &'l [&'l LockInfo],
+    members: Vec<Member<'l>>,
+    /// The index of the first member of each lock.
     starts: Vec<usize>,
     /// For each waiter, the holds that its owner keeps.
     keeps: Vec<Vec<usize>>,
     stuck: Vec<bool>,
 }
 
-impl<'q> Waits<'q> {
+impl<'l> Waits<'l> {
     /// Eliminates all that end at some time.
-    fn new(queues: &'q [Queue], certainty: Certainty) -> Self {
-        let members: Vec<_> = queues.iter().flat_map(|queue| &queue.members).collect();
-        let starts = queues.iter().scan(0, |next, queue| Some(std::mem::replace(next, *next + queue.members.len())));
+    fn new(locks: &'l [&'l LockInfo], certainty: Certainty) -> Self {
+        let members: Vec<_> = locks.iter().enumerate().flat_map(|(at, lock)| members(at, lock)).collect();
+        let len = |lock: &LockInfo| lock.holders.len() + lock.waiters.len();
+        let starts = locks.iter().scan(0, |next, lock| Some(std::mem::replace(next, *next + len(lock))));
         let (mut nodes, mut held, mut waits) =
             (HashMap::new(), HashMap::<_, Vec<_>>::new(), HashMap::<_, usize>::new());
         for (at, member) in members.iter().enumerate() {
             if member.waits {
-                *waits.entry(member.session).or_default() += 1;
+                *waits.entry(member.info.session).or_default() += 1;
             } else {
-                nodes.insert(member.node.as_str(), at);
-                held.entry(member.session).or_default().push(at);
+                nodes.insert(member.info.node_path(&locks[member.lock].path), at);
+                held.entry(member.info.session).or_default().push(at);
             }
         }
         let counts = |session: SessionId| match certainty {
@@ -320,20 +251,20 @@ impl<'q> Waits<'q> {
             Certainty::Likely => waits.get(&session) == Some(&1),
             Certainty::Possible => true,
         };
-        let keeps = |waiter: &&Member| {
+        let keeps = |waiter: &Member<'_>| {
             if !waiter.waits {
                 return Vec::new();
             }
-            let mut keeps: Vec<_> = waiter.keeps.iter().filter_map(|node| nodes.get(node.as_str()).copied()).collect();
-            if let Some(held) = held.get(&waiter.session).filter(|_| counts(waiter.session)) {
+            let mut keeps: Vec<_> = waiter.info.holds.iter().filter_map(|node| nodes.get(node).copied()).collect();
+            if let Some(held) = held.get(&waiter.info.session).filter(|_| counts(waiter.info.session)) {
                 // Tasks of one process that contend for one lock do not keep each other out.
-                keeps.extend(held.iter().filter(|hold| members[**hold].at.0 != waiter.at.0));
+                keeps.extend(held.iter().filter(|hold| members[**hold].lock != waiter.lock));
             }
             keeps
         };
         let keeps = members.iter().map(keeps).collect();
         let stuck = vec![true; members.len()];
-        let mut waits = Waits { queues, starts: starts.collect(), keeps, stuck, members };
+        let mut waits = Waits { locks, starts: starts.collect(), keeps, stuck, members };
         while waits.eliminate() {}
         waits
     }
@@ -345,14 +276,16 @@ impl<'q> Waits<'q> {
             keeps.iter().for_each(|hold| kept[*hold] = true);
         }
         let mut found = false;
-        for (queue, start) in self.queues.iter().zip(&self.starts) {
+        for (number, lock) in self.locks.iter().enumerate() {
             let mut ahead = Ahead::default();
-            for (at, member) in (*start..).zip(&queue.members) {
+            let (start, end) = (self.starts[number], self.starts.get(number + 1).copied());
+            for at in start..end.unwrap_or(self.members.len()) {
                 if !self.stuck[at] {
                     continue;
                 }
-                if kept[at] || member.waits && ahead.keeps_out(queue, member) {
-                    ahead.add(queue, member);
+                let member = self.members[at];
+                if kept[at] || member.waits && ahead.keeps_out(lock, member) {
+                    ahead.add(lock, member);
                 } else {
                     self.stuck[at] = false;
                     found = true;
@@ -363,28 +296,33 @@ impl<'q> Waits<'q> {
     }
 
     /// Adds a ring for each deadlock that has no member in `covered`, from its last waiter on.
-    fn rings(&self, certainty: Certainty, covered: &mut HashSet<Position>, rings: &mut Vec<Ring>) {
+    fn rings(&self, certainty: Certainty, covered: &mut HashSet<usize>, found: &mut Vec<Deadlock>) {
         if !self.stuck.contains(&true) {
             return;
         }
         let next: Vec<_> = (0..self.members.len()).map(|at| self.next(at)).collect();
         let mut last = self.in_rings(&next);
         last.retain(|at| self.members[*at].waits);
-        last.sort_by_key(|at| std::cmp::Reverse(self.members[*at].since));
+        last.sort_by_key(|at| std::cmp::Reverse(self.members[*at].info.since));
         for from in last {
             let Some(ring) = shortest_ring(&next, from) else { continue };
-            if ring.iter().any(|at| covered.contains(&self.members[*at].at)) {
+            if ring.iter().any(|at| covered.contains(at)) {
                 continue;
             }
-            covered.extend(ring.iter().map(|at| self.members[*at].at));
+            covered.extend(ring.iter().copied());
             let waiters = ring.iter().enumerate().filter(|(_, at)| self.members[**at].waits);
             let parties = waiters.map(|(place, at)| {
                 let before = ring[(place + ring.len() - 1) % ring.len()];
-                let holds = Some(self.members[before]).filter(|before| !before.waits);
-                (holds.map(|holds| holds.at), self.members[*at].at)
+                let holds = (!self.members[before].waits).then(|| self.contention(before));
+                Party { holds, waits: self.contention(*at) }
             });
-            rings.push(Ring { certainty, parties: parties.collect() });
+            found.push(Deadlock { certainty, ring: parties.collect() });
         }
+    }
+
+    fn contention(&self, at: usize) -> Contention {
+        let Member { lock, info, .. } = self.members[at];
+        Contention { path: self.locks[lock].path.clone(), contender: info.clone() }
     }
 
     /// Returns what a stuck member needs the end of: a waiter that of the holders that keep it out or, if there is none, of the nearest
@@ -399,15 +337,13 @@ impl<'q> Waits<'q> {
                 self.keeps.iter().enumerate().filter(|(waiter, keeps)| self.stuck[*waiter] && keeps.contains(&at));
             return keepers.map(|(waiter, _)| waiter).collect();
         }
-        let queue = &self.queues[self.queue_of(at)];
-        let start = self.starts[self.queue_of(at)];
-        let conflicts = |other: &usize| self.stuck[*other] && conflict(queue, self.members[*other], member);
+        let (lock, start) = (self.locks[member.lock], self.starts[member.lock]);
+        let conflicts = |other: &usize| {
+            let both_read = self.members[*other].reads() && member.reads();
+            self.stuck[*other] && (lock.permits.is_some() || !both_read)
+        };
         let holders: Vec<_> = (start..at).take_while(|other| !self.members[*other].waits).filter(conflicts).collect();
         if holders.is_empty() { (start..at).rev().find(conflicts).into_iter().collect() } else { holders }
-    }
-
-    fn queue_of(&self, at: usize) -> usize {
-        self.starts.partition_point(|start| *start <= at) - 1
     }
 
     /// Returns the stuck members without those that nobody in a ring waits for.
@@ -438,33 +374,26 @@ struct Ahead {
 }
 
 impl Ahead {
-    fn add(&mut self, queue: &Queue, member: &Member) {
+    fn add(&mut self, lock: &LockInfo, member: Member<'_>) {
         self.any = true;
-        self.writer |= !member.reads;
-        self.permits += queue.permits_of(member);
+        self.writer |= !member.reads();
+        self.permits += permits_of(lock, member);
     }
 
-    fn keeps_out(&self, queue: &Queue, member: &Member) -> bool {
-        match queue.permits {
-            Some(limit) => self.permits + queue.permits_of(member) > u64::from(limit),
+    fn keeps_out(&self, lock: &LockInfo, member: Member<'_>) -> bool {
+        match lock.permits {
+            Some(limit) => self.permits + permits_of(lock, member) > u64::from(limit),
             // The number of permits is not known.
-            None if member.permits.is_some() => false,
-            None if member.reads => self.writer,
+            None if member.info.permits.is_some() => false,
+            None if member.reads() => self.writer,
             None => self.any,
         }
     }
 }
 
-impl Queue {
-    /// How many permits a member takes. One that asks for the lock alone takes all.
-    fn permits_of(&self, member: &Member) -> u64 {
-        u64::from(member.permits.or(self.permits).unwrap_or(0).max(1))
-    }
-}
-
-/// Whether a member ahead may keep the other one out.
-fn conflict(queue: &Queue, ahead: &Member, member: &Member) -> bool {
-    queue.permits.is_some() || !(ahead.reads && member.reads)
+/// How many permits a member takes. One that asks for the lock alone takes all.
+fn permits_of(lock: &LockInfo, member: Member<'_>) -> u64 {
+    u64::from(member.info.permits.or(lock.permits).unwrap_or(0).max(1))
 }
 
 /// Returns the shortest way from a member back to itself.

@@ -1,4 +1,6 @@
-use std::time::{Duration, UNIX_EPOCH};
+use lockkeeper::contest::{Contest, OwnNode, contender};
+use lockkeeper_session::Zxid;
+use lockkeeper_session::ensemble::Node;
 
 use super::*;
 
@@ -23,8 +25,27 @@ struct World {
     declares: bool,
 }
 
-fn node(lock: usize, number: u64) -> String {
-    format!("/locks/{lock}/{number:010}")
+/// A contender in Curator's format: its mode is `__WRIT__`, `__READ__` or its permits.
+fn name(mode: &str, number: u64) -> String {
+    format!("_c_0a1b2c3d-4e5f-4a6b-8c7d-{number:012x}-{mode}{number:010}")
+}
+
+/// A lock with these contenders: the name of each, its session, and the nodes of the holds that it keeps.
+fn lock(path: &str, permits: Option<u32>, contenders: Vec<(String, i64, Vec<String>)>) -> LockInfo {
+    let read = |(name, session, keeps): &(String, i64, Vec<String>)| {
+        let number: i64 = name[name.len() - 10..].parse().unwrap();
+        let (zxid, owner) = (Zxid(number), SessionId(*session));
+        let (data, ctime_ms) = (b"10.0.0.7".to_vec(), number);
+        let (czxid, mzxid, pzxid, mtime_ms) = (zxid, zxid, zxid, ctime_ms);
+        let node = Node { data, czxid, mzxid, pzxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
+        let mut info = contender(name, &node);
+        info.holds.clone_from(keeps);
+        (name.clone(), info)
+    };
+    let known: HashMap<_, _> = contenders.iter().map(read).collect();
+    let names: Vec<_> = contenders.into_iter().map(|(name, ..)| name).collect();
+    let own = OwnNode { permits, ..OwnNode::default() };
+    Contest::new(path, &names, &known).described(None, &own, |_| None)
 }
 
 impl World {
@@ -80,7 +101,7 @@ impl World {
         }
         self.created += 1;
         let permits = self.locks[lock].0.map(|limit| self.random.u32(1..=limit));
-        let keeps = held.iter().filter(|_| self.declares).map(|(lock, number)| node(*lock, *number)).collect();
+        let keeps = held.iter().filter(|_| self.declares).map(|(lock, number)| self.node(*lock, *number)).collect();
         let contender = Contender { number: self.created, process, reads: self.random.bool(), permits, keeps };
         self.locks[lock].1.push(contender);
     }
@@ -98,25 +119,28 @@ impl World {
         }
     }
 
+    fn name(it: &Contender) -> String {
+        match it.permits {
+            Some(permits) => name(&format!("permits-{permits}-"), it.number),
+            None => name(if it.reads { "__READ__" } else { "__WRIT__" }, it.number),
+        }
+    }
+
+    fn node(&self, lock: usize, number: u64) -> String {
+        let contender = self.locks[lock].1.iter().find(|it| it.number == number).unwrap();
+        format!("/locks/{lock}/{}", Self::name(contender))
+    }
+
     /// What a read of one lock shows.
-    fn read(&self, lock: usize) -> Queue {
-        let (permits, queue) = &self.locks[lock];
-        let holders = Self::holders(&self.locks[lock]);
-        let member = |(at, it): (usize, &Contender)| Member {
-            at: (lock, at),
-            node: node(lock, it.number),
-            session: SessionId(i64::try_from(it.process).unwrap() + 1),
-            since: UNIX_EPOCH + Duration::from_millis(it.number),
-            waits: at >= holders,
-            reads: permits.is_none() && it.reads,
-            permits: it.permits,
-            keeps: it.keeps.clone(),
-        };
-        Queue { permits: *permits, members: queue.iter().enumerate().map(member).collect() }
+    fn read(&self, at: usize) -> LockInfo {
+        let (permits, queue) = &self.locks[at];
+        let session = |it: &Contender| i64::try_from(it.process).unwrap() + 1;
+        let contenders = queue.iter().map(|it| (Self::name(it), session(it), it.keeps.clone()));
+        lock(&format!("/locks/{at}"), *permits, contenders.collect())
     }
 
     /// Reads all locks, one after the other, while the processes go on.
-    fn survey(&mut self, steps: usize) -> Vec<Queue> {
+    fn survey(&mut self, steps: usize) -> Vec<LockInfo> {
         let locks = self.locks.len();
         let read = |lock| {
             (0..steps).for_each(|_| self.step());
@@ -128,14 +152,9 @@ impl World {
     /// The processes in the rings of two surveys.
     fn found(&mut self, steps: usize) -> Vec<(Certainty, HashSet<usize>)> {
         let (first, second) = (self.survey(steps), self.survey(steps));
-        let kept = unchanged(&first, second);
-        let process = |at: Position| {
-            let mut members = kept.iter().flat_map(|queue| &queue.members);
-            let session = members.find(|it| it.at == at).expect("a ring names what was read").session;
-            (0..self.processes).find(|it| SessionId(i64::try_from(*it).unwrap() + 1) == session).unwrap()
-        };
-        let processes = |ring: Ring| (ring.certainty, ring.parties.into_iter().map(|party| process(party.1)).collect());
-        find(&kept).into_iter().map(processes).collect()
+        let process = |party: &Party| usize::try_from(party.waits.contender.session.0 - 1).unwrap();
+        let processes = |found: Deadlock| (found.certainty, found.ring.iter().map(process).collect());
+        among(&unchanged(&first, second)).into_iter().map(processes).collect()
     }
 }
 
@@ -164,55 +183,53 @@ fn no_simulated_history_gives_a_false_alarm() {
     assert!(alarms > enough && deadlocks > enough, "{alarms} {deadlocks}");
 }
 
-fn member(lock: usize, at: usize, session: i64, waits: bool, keeps: &[&str]) -> Member {
-    Member {
-        at: (lock, at),
-        node: format!("/{lock}/{at}"),
-        session: SessionId(session),
-        since: UNIX_EPOCH + Duration::from_secs(u64::try_from(lock * 10 + at).unwrap()),
-        waits,
-        reads: false,
-        permits: None,
-        keeps: keeps.iter().map(|&node| node.to_owned()).collect(),
-    }
+/// A lock that the first of these sessions holds alone, with the nodes of the holds that each keeps.
+fn queue(at: usize, sessions: impl IntoIterator<Item = (i64, Vec<String>)>) -> LockInfo {
+    let contender = |(place, (session, keeps))| (node_name(at, place), session, keeps);
+    lock(&format!("/{at}"), None, sessions.into_iter().enumerate().map(contender).collect())
 }
 
-fn queue(members: Vec<Member>) -> Queue {
-    Queue { permits: None, members }
+fn node_name(lock: usize, place: usize) -> String {
+    name("__WRIT__", u64::try_from(lock * 10_000 + place).unwrap())
+}
+
+/// The node of the holder of a lock.
+fn hold(lock: usize) -> Vec<String> {
+    vec![format!("/{lock}/{}", node_name(lock, 0))]
 }
 
 #[test]
 fn a_ring_begins_with_the_last_waiter_and_leaves_out_those_behind_it() {
-    let queues = [
-        queue(vec![member(0, 0, 1, false, &[]), member(0, 1, 2, true, &["/1/0"]), member(0, 2, 9, true, &[])]),
-        queue(vec![member(1, 0, 2, false, &[]), member(1, 1, 1, true, &["/0/0"])]),
-    ];
-    let parties = vec![(Some((0, 0)), (1, 1)), (Some((1, 0)), (0, 1))];
-    assert_eq!(find(&queues), [Ring { certainty: Certainty::Certain, parties }]);
+    let locks = [queue(0, [(1, vec![]), (2, hold(1)), (9, vec![])]), queue(1, [(2, vec![]), (1, hold(0))])];
+    let [Deadlock { certainty: Certainty::Certain, ring }] = &among(&locks)[..] else { panic!("no certain ring") };
+    let node = |it: &Contention| it.contender.node.clone();
+    let parties: Vec<_> = ring.iter().map(|party| (party.holds.as_ref().map(node), node(&party.waits))).collect();
+    let expected = [((0, 0), (1, 1)), ((1, 0), (0, 1))];
+    assert_eq!(
+        parties,
+        expected.map(|(holds, waits)| (Some(node_name(holds.0, holds.1)), node_name(waits.0, waits.1)))
+    );
 }
 
 #[test]
 fn tasks_of_one_process_at_one_lock_are_no_ring() {
-    let queues = [queue(vec![member(0, 0, 1, false, &[]), member(0, 1, 1, true, &[]), member(0, 2, 1, true, &[])])];
-    assert_eq!(find(&queues), []);
+    assert_eq!(among(&[queue(0, [1, 1, 1].map(|session| (session, vec![])))]), []);
 }
 
 #[test]
 fn a_process_with_several_waits_is_at_most_a_possible_party() {
-    let ring = |more: Option<Member>| {
-        let first = queue(vec![member(0, 0, 1, false, &[]), member(0, 1, 2, true, &[])]);
-        let mut second = queue(vec![member(1, 0, 2, false, &[]), member(1, 1, 1, true, &[])]);
-        second.members.extend(more);
-        find(&[first, second]).iter().map(|ring| ring.certainty).collect::<Vec<_>>()
+    let ring = |second: &[i64]| {
+        let locks = [&[1, 2][..], second].map(|sessions| sessions.iter().map(|session| (*session, Vec::new())));
+        let locks: Vec<_> = locks.into_iter().enumerate().map(|(at, sessions)| queue(at, sessions)).collect();
+        among(&locks).iter().map(|ring| ring.certainty).collect::<Vec<_>>()
     };
-    assert_eq!(ring(None), [Certainty::Likely]);
-    assert_eq!(ring(Some(member(1, 2, 1, true, &[]))), [Certainty::Possible]);
+    assert_eq!(ring(&[2, 1]), [Certainty::Likely]);
+    assert_eq!(ring(&[2, 1, 1]), [Certainty::Possible]);
 }
 
 #[test]
 fn a_thousand_waiters_behind_a_ring_are_searched_once() {
-    let behind = (2..2000).map(|at| member(0, at, 100 + i64::try_from(at).unwrap(), true, &[]));
-    let first = [member(0, 0, 1, false, &[]), member(0, 1, 2, true, &["/1/0"])].into_iter().chain(behind);
-    let second = vec![member(1, 0, 2, false, &[]), member(1, 1, 1, true, &["/0/0"])];
-    assert_eq!(find(&[queue(first.collect()), queue(second)]).len(), 1);
+    let behind = (100..2_100).map(|session| (session, Vec::new()));
+    let first = queue(0, [(1, Vec::new()), (2, hold(1))].into_iter().chain(behind));
+    assert_eq!(among(&[first, queue(1, [(2, Vec::new()), (1, hold(0))])]).len(), 1);
 }
