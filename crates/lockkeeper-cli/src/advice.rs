@@ -336,8 +336,8 @@ pub(crate) fn quoted(word: &OsStr) -> String {
 mod tests {
     use std::process::Command;
 
+    use lockkeeper::admin::ContenderInfo;
     use lockkeeper::admin::SessionId;
-    use lockkeeper::contest::contender;
     use lockkeeper_session::Zxid;
     use lockkeeper_session::ensemble::Node;
 
@@ -413,7 +413,7 @@ mod tests {
                 owner: SessionId(7),
                 children: 0,
             };
-            can_be_asked(&contender(name, &node))
+            can_be_asked(&ContenderInfo::read(name.to_string(), &node))
         };
         let curator = format!("_c_{id}-lock-0000000001");
         assert!(holder(&curator, b"10.0.0.7"));

@@ -90,8 +90,9 @@ pub struct ContenderInfo {
     #[serde(skip)]
     pub(crate) id: Option<AttemptId>,
     /// The transaction that created its node; 0 for the owner of a leased lock.
+    #[doc(hidden)]
     #[serde(skip)]
-    pub(crate) czxid: Zxid,
+    pub czxid: Zxid,
     /// The process whose session has its node, if the node tells it apart.
     #[serde(skip)]
     pub(crate) process: Option<ProcessInstance>,

@@ -338,16 +338,6 @@ impl<'a, 'k> Contest<'a, 'k> {
     }
 }
 
-/// Returns what the node of a contender says about it. `name`: the name of the node in its queue.
-pub fn contender(name: &str, node: &Node) -> ContenderInfo {
-    ContenderInfo::read(name.to_owned(), node)
-}
-
-/// The transaction that created a contender's node.
-pub fn created_by(contender: &ContenderInfo) -> Zxid {
-    contender.czxid
-}
-
 /// The id of a contender's attempt, if its node has one.
 pub fn attempt_of(contender: &ContenderInfo) -> Option<AttemptId> {
     contender.id.or_else(|| NodeFormat::of_node(&contender.node).parse(&contender.node)?.id)
@@ -439,7 +429,11 @@ mod tests {
         };
         let of = |sessions: [(i64, i64); 4]| -> HashMap<String, ContenderInfo> {
             let nodes = names.iter().zip(sessions);
-            nodes.map(|(name, (session, czxid))| (name.clone(), contender(name, &node(session, czxid)))).collect()
+            nodes
+                .map(|(name, (session, czxid))| {
+                    (name.clone(), ContenderInfo::read(name.clone(), &node(session, czxid)))
+                })
+                .collect()
         };
         let holders = |known: &HashMap<String, ContenderInfo>| {
             let roles = Contest::new("/pool", &names, known).roles(None, &OwnNode::default());

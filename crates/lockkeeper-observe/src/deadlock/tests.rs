@@ -1,4 +1,4 @@
-use lockkeeper::contest::{Contest, OwnNode, contender};
+use lockkeeper::contest::{Contest, OwnNode};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
 
@@ -38,7 +38,7 @@ fn lock(path: &str, permits: Option<u32>, contenders: Vec<(String, i64, Vec<Stri
         let (data, ctime_ms) = (b"10.0.0.7".to_vec(), number);
         let (czxid, mzxid, pzxid, mtime_ms) = (zxid, zxid, zxid, ctime_ms);
         let node = Node { data, czxid, mzxid, pzxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
-        let mut info = contender(name, &node);
+        let mut info = ContenderInfo::read(name.to_string(), &node);
         info.holds.clone_from(keeps);
         (name.clone(), info)
     };

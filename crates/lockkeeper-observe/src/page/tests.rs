@@ -2,7 +2,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::contest::{Contest, OwnNode, contender};
+use lockkeeper::contest::{Contest, OwnNode};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
 
@@ -70,7 +70,7 @@ fn info(session: i64, who: &str, sequence: u32) -> ContenderInfo {
         owner: lockkeeper::admin::SessionId(session),
         children: 0,
     };
-    contender(&format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{sequence:010}"), &node)
+    ContenderInfo::read(format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{sequence:010}"), &node)
 }
 
 /// So many sessions, each with a lock, that wait for each other.

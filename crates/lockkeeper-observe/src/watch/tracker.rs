@@ -14,7 +14,7 @@ use std::time::Duration;
 use ends::{Ending, Unexplained};
 use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
 use lockkeeper::admin::{Broken, ContenderInfo, SessionId, Walk, is_of_records};
-use lockkeeper::contest::{Marker, OwnNode, child, contender, node_of, own_place_of, place_of};
+use lockkeeper::contest::{Marker, OwnNode, child, node_of, own_place_of, place_of};
 use lockkeeper_core::{HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
@@ -374,7 +374,7 @@ impl Tracker {
     }
 
     fn answer_contender(&mut self, lock: &Arc<str>, name: &str, id: u64, node: Option<&Node>, at: Moment) {
-        let info = node.map(|node| contender(name, node));
+        let info = node.map(|node| ContenderInfo::read(name.to_owned(), node));
         if let Some(ending) = self.ending.iter_mut().find(|ending| ending.entry.id == id) {
             ending.awaits = false;
             ending.info = info.or_else(|| ending.info.take());

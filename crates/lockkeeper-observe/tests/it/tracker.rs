@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, UNIX_EPOCH};
 
-use lockkeeper::admin::{Entries, LockInfo, SessionId, Walk};
-use lockkeeper::contest::{Contest, Counted, OwnNode, contender};
+use lockkeeper::admin::{ContenderInfo, Entries, LockInfo, SessionId, Walk};
+use lockkeeper::contest::{Contest, Counted, OwnNode};
 use lockkeeper_core::PathRecord;
 use lockkeeper_observe::watch::{End, Fact, GapCause, Limits, Moment, Tracker, Wanted, What};
 use lockkeeper_session::Zxid;
@@ -145,7 +145,7 @@ impl World {
         let name = |path: &str| path[lock.len()..].trim_start_matches('/').to_owned();
         let known: HashMap<_, _> = self.queue(lock, kind).into_iter().map(|(path, node)| (name(path), node)).collect();
         let known: HashMap<_, _> =
-            known.into_iter().map(|(name, node)| (name.clone(), contender(&name, node))).collect();
+            known.into_iter().map(|(name, node)| (name.clone(), ContenderInfo::read(name, node))).collect();
         let names: Vec<_> = known.keys().cloned().collect();
         let counted = |listed: &str| {
             let Below { created, changed } = self.below.get(listed).copied().unwrap_or_default();

@@ -6,7 +6,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::leased::{Held, Record, Requested};
-use lockkeeper_core::{FencingToken, SessionId, Zxid};
+use lockkeeper_core::{FencingToken, Zxid};
 use lockkeeper_session::ensemble::{Node, TxnStep, above};
 use lockkeeper_session::text::moment;
 
@@ -40,29 +40,15 @@ impl RequestorInfo {
 
 /// The owner of a record as a holder. Its node is the lock's own, so its name is empty.
 fn holder(seen: &Node, record: &Record, owner: &Held) -> ContenderInfo {
+    let revocation = owner.revocation.as_deref().cloned();
     ContenderInfo {
-        node: String::new(),
         mode: LEASE,
-        permits: None,
-        class: None,
-        owner: None,
         described: owner.id.clone(),
         message: owner.message.clone(),
-        revocation: owner.revocation.as_deref().cloned(),
+        revocation,
         since: moment(seen.mtime_ms).unwrap_or(UNIX_EPOCH),
-        granted: None,
-        granted_after: None,
-        granted_before: None,
-        holds: Vec::new(),
-        traceparent: None,
-        reads: false,
-        session: SessionId(0),
-        abandoned: false,
         token: record.granted_by(seen.mzxid.0).map(|zxid| FencingToken::from_zxid(Zxid(zxid))),
-        blocked_by: None,
-        id: None,
-        czxid: Zxid(0),
-        process: None,
+        ..ContenderInfo::unread(String::new())
     }
 }
 

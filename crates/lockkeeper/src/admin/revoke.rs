@@ -4,13 +4,10 @@
 //! place of its data, as in ZooKeeper's recipe "Revocable Shared Locks" and Curator's `Revoker`. The data of this
 //! library's nodes is extended, not replaced, so that the request does not erase the owner.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper_core::leased::Record;
-use lockkeeper_core::{
-    AttemptId, ForeignSemaphore, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid, node_path,
-};
+use lockkeeper_core::{AttemptId, ForeignSemaphore, MAX_MESSAGE_BYTES, NodeData, NodeFormat, Revocation, Zxid};
 use lockkeeper_session::ensemble::{Ensemble, Node, OpError, Proof, TxnStep, above, linearizable};
 use lockkeeper_session::text::unix_epoch;
 use lockkeeper_session::wait::passed;
@@ -200,11 +197,10 @@ impl Admin {
         let request = Revocation::new(AttemptId::new(id), self.owner().clone(), reason, clock.wall_ms());
         // One request has one record, however often it is sent.
         let record = (uuid::Uuid::from_u128(id), self.record(&path, &contender, reason));
-        if contender.is_leased() {
-            return self.ask_owner(path, contender, (request, record)).await;
-        }
-        let (at, name, had_ended) = (path.clone(), contender.node.clone(), contender.process_has_ended());
-        let put = self.on_session(move |ensemble| put(ensemble, at, name, (request, record))).await?;
+        // A lease does not name its process.
+        let (at, to, had_ended) = (path.clone(), contender.clone(), contender.process_has_ended());
+        let put =
+            self.on_session(move |ensemble| async move { put(&*ensemble, at, &to, (request, record)).await }).await?;
         let czxid = put.map(|(czxid, written)| {
             contender.revocation = written.or(contender.revocation.take());
             czxid
@@ -213,9 +209,7 @@ impl Admin {
         let had_ended = had_ended && czxid.is_some();
         Ok(Asked { admin: self.clone(), path, contender, had_ended, czxid })
     }
-}
 
-impl Admin {
     /// Returns the requests to release a lock at or below `root`, the oldest first. `root` may be `/`. The last 256 of all locks are
     /// kept, and only requests of Lockkeeper's clients.
     ///
@@ -248,23 +242,6 @@ impl Admin {
             at: unix_epoch(),
         }
     }
-
-    /// Writes the request into a leased lock's record.
-    async fn ask_owner(
-        &self,
-        path: String,
-        mut contender: ContenderInfo,
-        (request, record): (Revocation, (uuid::Uuid, Revoked)),
-    ) -> Result<Asked, AdminError> {
-        let (at, owner, sent) = (path.clone(), contender.described.clone(), request.clone());
-        let czxid = self.on_session(move |ensemble| put_in_record(ensemble, at, owner, (request, record))).await?;
-        // Otherwise the owner has changed meanwhile, so the one that was meant has released the lock.
-        if czxid.is_some() {
-            contender.revocation = Some(sent);
-        }
-        // A lease does not name its process.
-        Ok(Asked { admin: self.clone(), path, contender, had_ended: false, czxid })
-    }
 }
 
 /// The request that this owner of a leased lock was sent; `None` if it is not the owner any more.
@@ -273,16 +250,19 @@ fn owner_of(node: &Node, id: &str) -> Option<Option<Revocation>> {
     (owner.id == id).then_some(owner.revocation.map(|revocation| *revocation))
 }
 
-/// Writes the request into the record of a leased lock. Returns which node that was, or `None` if the lock has another owner, or none.
-async fn put_in_record(
-    ensemble: Arc<dyn Ensemble>,
+/// Writes the request into the node of a contender, or into the record of a leased lock. Returns which node that was, with the request if
+/// its record has it, or `None` if it was deleted, or if the lock has another owner.
+async fn put(
+    ensemble: &dyn Ensemble,
     path: String,
-    owner: String,
+    to: &ContenderInfo,
     (request, (id, record_of_it)): (Revocation, (uuid::Uuid, Revoked)),
-) -> Result<Option<Zxid>, AdminError> {
+) -> Result<Option<(Zxid, Option<Revocation>)>, AdminError> {
+    let at = to.node_path(&path);
     for _ in 0..MAX_ATTEMPTS {
-        // Read the parent first: then its version is not newer than the record.
-        let both = async { tokio::join!(biased; ensemble.read(above(&path)), ensemble.read(&path)) };
+        // Read the parent of a record first: then its version is not newer than the record.
+        let parent = async { if to.is_leased() { ensemble.read(above(&path)).await.map(Some) } else { Ok(None) } };
+        let both = async { tokio::join!(biased; parent, ensemble.read(&at)) };
         let (parent, node) = match both.await {
             (Ok(parent), Ok(node)) => (parent, node),
             (Err(OpError::NoNode), _) | (_, Err(OpError::NoNode)) => return Ok(None),
@@ -290,72 +270,54 @@ async fn put_in_record(
             (Err(OpError::ConnectionLoss), _) | (_, Err(OpError::ConnectionLoss)) => continue,
             (Err(fault), _) | (_, Err(fault)) => return Err(refused(&path, fault)),
         };
-        let Some(mut record) = lease::read(&node) else { return Ok(None) };
-        if !record.ask(&owner, &request, node.mzxid.0) {
-            return Ok(None);
-        }
-        let steps = lease::rewrite(&path, &record, node.version, parent.version);
-        match journal::transact(&*ensemble, steps.into(), (id, &record_of_it)).await {
-            Ok(()) => return Ok(Some(node.czxid)),
-            // Another client wrote meanwhile. After a lost reply, the same request is written once more.
+        let (steps, written, replaces) = if let Some(parent) = parent {
+            let Some(mut record) = lease::read(&node) else { return Ok(None) };
+            if !record.ask(&to.described, &request, node.mzxid.0) {
+                return Ok(None);
+            }
+            (lease::rewrite(&path, &record, node.version, parent.version).into(), Some(request.clone()), false)
+        } else {
+            let Some((data, written)) = asked(&path, &to.node, &node.data, &request)? else {
+                return Ok(Some((node.czxid, None)));
+            };
+            // A word takes the place of what the client wrote, so a record must say who it is.
+            let replaces = written.is_none() && !node.data.is_empty();
+            (vec![TxnStep::Write { path: at.clone(), data, version: Some(node.version) }], written, replaces)
+        };
+        let done = match replaces {
+            true => journal::transact_recorded(ensemble, steps, (id, &record_of_it)).await,
+            false => journal::transact(ensemble, steps, (id, &record_of_it)).await,
+        };
+        match done {
+            Ok(()) => return Ok(Some((node.czxid, written))),
+            // Another client wrote meanwhile, or deleted the node. After a lost reply, the same request is written once more.
             Err(OpError::BadVersion | OpError::NoNode | OpError::ConnectionLoss) => {}
             Err(fault) => return Err(refused(&path, fault)),
         }
     }
-    Err(written_too_often(path, "the record"))
+    let reason =
+        format!("{} is written to as often as it is read", if to.is_leased() { "the record" } else { &to.node });
+    Err(SessionError::Refused { path, reason }.into())
 }
 
-/// Writes the request into the node. Returns which node that was, with the request if its record has it, or `None` if it was
-/// deleted.
-async fn put(
-    ensemble: Arc<dyn Ensemble>,
-    path: String,
-    name: String,
-    (request, (id, record_of_it)): (Revocation, (uuid::Uuid, Revoked)),
-) -> Result<Option<(Zxid, Option<Revocation>)>, AdminError> {
-    let at = node_path(&path, &name);
-    for _ in 0..MAX_ATTEMPTS {
-        let node = match ensemble.read(&at).await {
-            Ok(node) => node,
-            Err(OpError::NoNode) => return Ok(None),
-            Err(fault) => return Err(refused(&path, fault)),
-        };
-        let format = NodeFormat::of_node(&name);
-        if !format.allows_new_data() || ForeignSemaphore::read(&name).is_some() {
-            return Err(AdminError::CannotAsk { path, node: name });
-        }
-        let (data, written) = match NodeData::read(&node.data) {
-            NodeData::Record(mut record) => {
-                record.revocation = Some(request.clone());
-                (record.to_bytes(), Some(request.clone()))
-            }
-            // Asked already.
-            NodeData::Revoked => return Ok(Some((node.czxid, None))),
-            _ => {
-                let Some(word) = format.revocation_word() else {
-                    return Err(AdminError::CannotAsk { path, node: name });
-                };
-                (word.as_bytes().to_vec(), None)
-            }
-        };
-        // A word takes the place of what the client wrote, so a record must say who it is.
-        let replaces = written.is_none() && !node.data.is_empty();
-        let write = TxnStep::Write { path: at.clone(), data, version: Some(node.version) };
-        let done = match replaces {
-            true => journal::transact_recorded(&*ensemble, vec![write], (id, &record_of_it)).await,
-            false => journal::transact(&*ensemble, vec![write], (id, &record_of_it)).await,
-        };
-        match done {
-            Ok(()) => return Ok(Some((node.czxid, written))),
-            Err(OpError::BadVersion) => {}
-            Err(OpError::NoNode) => return Ok(None),
-            Err(fault) => return Err(refused(&path, fault)),
-        }
+/// The data of a contender's node with the request, and the request if that is a record; `None` if the node has one already.
+fn asked(
+    path: &str,
+    name: &str,
+    data: &[u8],
+    request: &Revocation,
+) -> Result<Option<(Vec<u8>, Option<Revocation>)>, AdminError> {
+    let format = NodeFormat::of_node(name);
+    let cannot = || AdminError::CannotAsk { path: path.to_owned(), node: name.to_owned() };
+    if !format.allows_new_data() || ForeignSemaphore::read(name).is_some() {
+        return Err(cannot());
     }
-    Err(written_too_often(path, &name))
-}
-
-fn written_too_often(path: String, what: &str) -> AdminError {
-    let reason = format!("{what} is written to as often as it is read");
-    SessionError::Refused { path, reason }.into()
+    Ok(match NodeData::read(data) {
+        NodeData::Record(mut record) => {
+            record.revocation = Some(request.clone());
+            Some((record.to_bytes(), Some(request.clone())))
+        }
+        NodeData::Revoked => None,
+        _ => Some((format.revocation_word().ok_or_else(cannot)?.as_bytes().to_vec(), None)),
+    })
 }

@@ -3,7 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use lockkeeper_core::{
-    FencingToken, ForeignSemaphore, HOLDER_MARKER, Mode, NodeData, NodeFormat, SemaphoreNode, Tombstone,
+    FencingToken, ForeignSemaphore, HOLDER_MARKER, Mode, NodeData, NodeFormat, SemaphoreNode, SessionId, Tombstone,
+    Zxid,
 };
 use lockkeeper_session::ensemble::Node;
 use lockkeeper_session::text::moment;
@@ -11,8 +12,18 @@ use lockkeeper_session::text::moment;
 use crate::contender::ContenderInfo;
 
 impl ContenderInfo {
+    /// A contender of which only the name of its node is known.
+    #[doc(hidden)]
+    pub fn unread(node: String) -> Self {
+        let (zero, owner) = (Zxid(0), SessionId(0));
+        let (czxid, mzxid, pzxid, ctime_ms, mtime_ms) = (zero, zero, zero, 0, 0);
+        let nothing = Node { data: vec![], czxid, mzxid, pzxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
+        ContenderInfo::read(node, &nothing)
+    }
+
     /// Reads the node of a lock's child of this name.
-    pub(crate) fn read(node: String, seen: &Node) -> Self {
+    #[doc(hidden)]
+    pub fn read(node: String, seen: &Node) -> Self {
         let node_data = NodeData::read(&seen.data);
         let record = node_data.record();
         let abandoned = Tombstone::read(&node);

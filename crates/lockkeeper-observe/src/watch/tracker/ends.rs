@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::contest::{attempt_of, created_by, node_of};
+use lockkeeper::contest::{attempt_of, node_of};
 use lockkeeper_core::Tombstone;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
@@ -130,7 +130,7 @@ impl Tracker {
         if ending.is_about {
             return End::Unknown;
         }
-        if freed == Some(created_by(info)) || self.sessions.contains_key(&info.session) {
+        if freed == Some(info.czxid) || self.sessions.contains_key(&info.session) {
             return End::Released;
         }
         // All ends of the session that are not told yet.

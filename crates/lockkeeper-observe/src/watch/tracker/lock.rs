@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::contest::{Contest, Marker, OwnNode, contender, node_of};
+use lockkeeper::admin::ContenderInfo;
+use lockkeeper::contest::{Contest, Marker, OwnNode, node_of};
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_session::Zxid;
-use lockkeeper_session::ensemble::Node;
 use lockkeeper_session::text::plain;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
@@ -207,7 +206,7 @@ impl Lock {
 
 /// A contender as facts name it.
 pub(super) fn named(lock: &Arc<str>, name: &str, info: Option<&ContenderInfo>) -> Arc<Contender> {
-    let mode = info.map_or_else(|| contender(name, &NOTHING).mode, |info| info.mode);
+    let mode = info.map_or_else(|| ContenderInfo::unread(name.to_owned()).mode, |info| info.mode);
     Arc::new(Contender {
         lock: lock.clone(),
         node: node_of(lock, name).into(),
@@ -217,19 +216,6 @@ pub(super) fn named(lock: &Arc<str>, name: &str, info: Option<&ContenderInfo>) -
         session: info.map(|info| info.session).filter(|session| !session.is_none()),
     })
 }
-
-/// A node with a known name and nothing else.
-const NOTHING: Node = Node {
-    data: Vec::new(),
-    czxid: Zxid(0),
-    mzxid: Zxid(0),
-    pzxid: Zxid(0),
-    ctime_ms: 0,
-    mtime_ms: 0,
-    version: 0,
-    owner: SessionId(0),
-    children: 0,
-};
 
 impl Tracker {
     /// Lets it be decided again who holds a lock, before its next contender leaves or facts are taken. Contenders that come to a lock with

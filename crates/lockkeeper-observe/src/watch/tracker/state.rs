@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, Entries, LockInfo};
-use lockkeeper::contest::{Contest, Counted, created_by};
+use lockkeeper::contest::{Contest, Counted};
 use serde::Serialize;
 
 use super::super::fact::{Contender, Moment};
@@ -172,7 +172,7 @@ impl Tracker {
                 LastChange::Created(node) => self
                     .place(node)
                     .filter(|(lock, _)| **lock == *path)
-                    .and_then(|(_, name)| lock.known.get(&name).map(created_by)),
+                    .and_then(|(_, name)| lock.known.get(&name).map(|info| info.czxid)),
             };
             let entries = listed.created.zip(listed.since).map(|(count, since)| Entries::new(count, since));
             Some(Counted { entries, changed })
