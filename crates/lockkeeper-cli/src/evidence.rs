@@ -46,44 +46,28 @@ pub(crate) struct Evidence {
     pub connections: SessionConnections,
 }
 
-/// What else is known of the locks of a part.
-pub(crate) struct Overview {
+/// The locks of a part at one moment, and what else is known of them.
+pub(crate) struct Look {
+    pub locks: Vec<LockInfo>,
+    pub unreadable: Vec<Unreadable>,
     pub deadlocks: Vec<Deadlock>,
     /// What the records of a lock show.
     pub habits: HashMap<String, Habits>,
     pub time: ServerTime,
 }
 
-impl Overview {
-    /// Reads what these locks do not show, and notes at their holders what that says of their grants.
-    ///
-    /// # Errors
-    /// The server refuses the reads or cannot be reached.
-    pub(crate) async fn of(keeper: &Lockkeeper, part: &Part, locks: &mut [LockInfo]) -> Result<Self, Error> {
-        let admin = keeper.admin();
-        let time = ServerTime::at(&part.settings.place, &admin, locks).await;
-        let habits = habits(keeper, locks, time.now).await?;
-        let deadlocks = confirmed(&admin, &part.root, locks).await?;
-        Ok(Overview { deadlocks, habits, time })
-    }
-}
-
-/// The locks of a part at one moment, and what else is known of them.
-pub(crate) struct Look {
-    pub locks: Vec<LockInfo>,
-    pub unreadable: Vec<Unreadable>,
-    pub overview: Overview,
-}
-
 impl Look {
-    /// Reads them.
+    /// Reads them, and notes at the holders what the records say of their grants.
     ///
     /// # Errors
     /// The server refuses the reads or cannot be reached.
     pub(crate) async fn at(keeper: &Lockkeeper, part: &Part) -> Result<Self, Error> {
-        let LockListing { mut locks, unreadable, .. } = keeper.admin().survey(part.root.as_str()).await?;
-        let overview = Overview::of(keeper, part, &mut locks).await?;
-        Ok(Look { locks, unreadable, overview })
+        let admin = keeper.admin();
+        let LockListing { mut locks, unreadable, .. } = admin.survey(part.root.as_str()).await?;
+        let time = ServerTime::at(&part.settings.place, &admin, &locks).await;
+        let habits = habits(keeper, &mut locks, time.now).await?;
+        let deadlocks = confirmed(&admin, &part.root, &locks).await?;
+        Ok(Look { locks, unreadable, deadlocks, habits, time })
     }
 }
 

@@ -246,11 +246,11 @@ impl Source<'_> {
     ) -> Result<Infallible, Failure> {
         loop {
             let look = Look::at(keeper, self.part).await;
-            let Look { locks, mut overview, .. } =
+            let Look { locks, deadlocks, mut habits, time, .. } =
                 look.map_err(|error| Failure::from(error).scoped(&self.part.settings.place))?;
-            let shown = |lock: LockInfo| Arc::new(Shown { habits: overview.habits.remove(&lock.path), lock });
+            let shown = |lock: LockInfo| Arc::new(Shown { habits: habits.remove(&lock.path), lock });
             let locks = locks.into_iter().filter(|lock| self.part.has(&lock.path)).map(shown).collect();
-            let (deadlocks, time) = (overview.deadlocks, Some(Arc::new((overview.time, Instant::now()))));
+            let time = Some(Arc::new((time, Instant::now())));
             self.told.send_replace(PartState { locks, deadlocks, time, is_known: true, ..PartState::default() });
             if again.changed().await.is_err() {
                 return std::future::pending().await;

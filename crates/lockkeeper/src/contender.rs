@@ -87,8 +87,9 @@ pub struct ContenderInfo {
     #[serde(skip)]
     pub(crate) reads: bool,
     /// The id of its attempt, if the node has one.
+    #[doc(hidden)]
     #[serde(skip)]
-    pub(crate) id: Option<AttemptId>,
+    pub id: Option<AttemptId>,
     /// The transaction that created its node; 0 for the owner of a leased lock.
     #[doc(hidden)]
     #[serde(skip)]
@@ -109,6 +110,20 @@ impl ContenderInfo {
     /// Returns the full path of its node in the lock at `path`.
     pub fn node_path(&self, path: impl AsRef<str>) -> String {
         node_path(path.as_ref(), &self.node)
+    }
+
+    /// Whether this holder marker is that of a contender. One without an id may be that of any contender of its session.
+    pub(crate) fn marks(&self, contender: &ContenderInfo) -> bool {
+        match self.id {
+            Some(id) => contender.id == Some(id),
+            None => contender.session == self.session,
+        }
+    }
+
+    /// Whether the node of a foreign client says only that somebody asks it to release.
+    #[doc(hidden)]
+    pub fn is_bare_request(&self) -> bool {
+        self.owner.is_none() && self.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
     }
 
     /// Whether this node without a session blocks it; see [`Sessionless::blocks`].

@@ -6,11 +6,11 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use lockkeeper_core::{
-    AttemptId, Discipline, FencingToken, ForeignSemaphore, Mode, NodeData, NodeFormat, Queue, SemaphoreNode, SessionId,
-    Sessionless, Verdict, Zxid, node_path,
-};
 use lockkeeper_core::{CURATOR_LEASES, Limit, PathRecord};
+use lockkeeper_core::{
+    Discipline, FencingToken, ForeignSemaphore, HOLDER_MARKER, Mode, NodeFormat, Queue, SemaphoreNode, Sessionless,
+    Verdict, Zxid, node_path,
+};
 use lockkeeper_session::ensemble::{Children, Node, above};
 use lockkeeper_session::text::moment;
 
@@ -32,35 +32,6 @@ pub struct Contest<'a, 'k> {
     /// The nodes without a session, in order.
     skipped: Vec<&'a str>,
     known: &'k HashMap<String, ContenderInfo>,
-}
-
-/// What a lock's holder marker says: which contender holds a lock with classes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Marker {
-    /// The attempt that created it, if its data contains the id.
-    pub id: Option<AttemptId>,
-    /// The session that owns it.
-    pub session: SessionId,
-    /// The transaction that created it: with the grant.
-    pub czxid: Zxid,
-    /// When it was created, in milliseconds since 1970 by the leader's clock.
-    pub ctime_ms: i64,
-}
-
-impl Marker {
-    /// Reads the node of a holder marker.
-    pub fn of(node: &Node) -> Self {
-        let (czxid, ctime_ms) = (node.czxid, node.ctime_ms);
-        Marker { id: NodeData::read(&node.data).id(), session: node.owner, czxid, ctime_ms }
-    }
-
-    /// Whether it is the marker of this contender. A marker without an id may be that of any contender of its session.
-    pub(crate) fn is_of(&self, contender: &ContenderInfo) -> bool {
-        match self.id {
-            Some(id) => contender.id == Some(id),
-            None => contender.session == self.session,
-        }
-    }
 }
 
 /// The roles of the nodes of one lock.
@@ -146,9 +117,14 @@ impl<'a, 'k> Contest<'a, 'k> {
         self.all.unknown().iter().find_map(|name| Some(ForeignSemaphore::read(name)?.0))
     }
 
-    /// Whether a holder marker exists, which [`Contest::roles`] needs.
-    pub fn has_holder_marker(&self) -> bool {
-        self.queue.has_holder_marker()
+    /// The node that marks the holder of a lock with classes, as it was read.
+    fn marker(&self) -> Option<&'k ContenderInfo> {
+        self.known.get(HOLDER_MARKER).filter(|_| self.queue.has_holder_marker())
+    }
+
+    /// Whether the holder marker decides who holds the lock, and is not read.
+    pub fn lacks_marker(&self) -> bool {
+        self.queue.has_holder_marker() && self.marker().is_none()
     }
 
     /// Whether the number of permits decides who holds the lock.
@@ -188,8 +164,8 @@ impl<'a, 'k> Contest<'a, 'k> {
     }
 
     /// Decides who holds the lock.
-    pub fn roles(self, marker: Option<Marker>, own: &OwnNode) -> Roles<'a> {
-        let permits = self.permits(own);
+    pub fn roles(self, own: &OwnNode) -> Roles<'a> {
+        let (permits, marker) = (self.permits(own), self.marker());
         if self.semaphore().is_some() {
             return self.roles_of_semaphore(permits);
         }
@@ -214,7 +190,7 @@ impl<'a, 'k> Contest<'a, 'k> {
         for (at, entry) in entries.iter().enumerate() {
             let holds = match marker {
                 // Only one contender holds a lock with classes.
-                Some(marker) => holders.is_empty() && self.known.get(entry.name).is_some_and(|info| marker.is_of(info)),
+                Some(marker) => holders.is_empty() && self.known.get(entry.name).is_some_and(|info| marker.marks(info)),
                 None => at < first,
             };
             // Only a node that the queue's contenders skip can block a holder.
@@ -233,17 +209,12 @@ impl<'a, 'k> Contest<'a, 'k> {
 
     /// Describes the lock, with what is known of its contenders. Those that are not known are left out. `counted`: what the servers count
     /// below a node. Tokens have epoch 0 ([`LockInfo::in_epoch`]).
-    pub fn described(
-        self,
-        marker: Option<Marker>,
-        own: &OwnNode,
-        counted: impl FnOnce(&str) -> Option<Counted>,
-    ) -> LockInfo {
-        let (path, known, semaphore) = (self.path, self.known, self.semaphore());
+    pub fn described(self, own: &OwnNode, counted: impl FnOnce(&str) -> Option<Counted>) -> LockInfo {
+        let (path, known, semaphore, marker) = (self.path, self.known, self.semaphore(), self.marker());
         let listed = self.listed();
         let Counted { entries, changed } = listed.as_deref().and_then(counted).unwrap_or_default();
         let settled = self.settled(changed);
-        let roles = self.roles(marker, own);
+        let roles = self.roles(own);
         let of = |name: &str| known.get(name).cloned();
         let mut info = LockInfo {
             path: path.to_owned(),
@@ -263,9 +234,8 @@ impl<'a, 'k> Contest<'a, 'k> {
             let next = holders.peek().filter(|_| semaphore == Some(ForeignSemaphore::Curator));
             let next = next.and_then(|next| known.get(*next)).map(|next| next.since);
             let settled = settled.into_iter().chain(next).min();
-            if let Some(mark) = &marker {
-                contender.token = Some(FencingToken::from_zxid(mark.czxid));
-                contender.granted = moment(mark.ctime_ms);
+            if let Some(mark) = marker {
+                (contender.token, contender.granted) = (Some(FencingToken::from_zxid(mark.czxid)), Some(mark.since));
             }
             contender.blocked_by = None;
             contender.holds(settled);
@@ -338,11 +308,6 @@ impl<'a, 'k> Contest<'a, 'k> {
     }
 }
 
-/// The id of a contender's attempt, if its node has one.
-pub fn attempt_of(contender: &ContenderInfo) -> Option<AttemptId> {
-    contender.id.or_else(|| NodeFormat::of_node(&contender.node).parse(&contender.node)?.id)
-}
-
 /// Returns the lock to whose queue a node belongs by its name, and the name in that queue: the lock at the node above, that lock beside
 /// the node if the name is a lock's and a number, or the semaphore of a foreign client. `None` if it is not named like a contender.
 /// `exists`: whether a node exists, because some names of a semaphore are also those of other nodes.
@@ -383,6 +348,8 @@ pub(crate) fn format_of<S: AsRef<str>>(names: &[S]) -> NodeFormat {
 
 #[cfg(test)]
 mod tests {
+    use lockkeeper_core::SessionId;
+
     use super::*;
 
     #[test]
@@ -436,7 +403,7 @@ mod tests {
                 .collect()
         };
         let holders = |known: &HashMap<String, ContenderInfo>| {
-            let roles = Contest::new("/pool", &names, known).roles(None, &OwnNode::default());
+            let roles = Contest::new("/pool", &names, known).roles(&OwnNode::default());
             assert_eq!(roles.waiters.iter().map(|(name, _)| *name).collect::<Vec<_>>(), [&names[3], &names[2]]);
             roles.holders.into_iter().map(str::to_owned).collect::<Vec<_>>()
         };
@@ -453,7 +420,7 @@ mod tests {
     fn contenders_that_are_not_read_count() {
         let names = ["write-0000000003", "read-0000000001", "read-0000000002", "README"];
         let known = HashMap::new();
-        let roles = Contest::new("/locks/a", &names, &known).roles(None, &OwnNode::default());
+        let roles = Contest::new("/locks/a", &names, &known).roles(&OwnNode::default());
         assert_eq!(roles.holders, ["read-0000000001", "read-0000000002"]);
         assert_eq!(roles.waiters, [("write-0000000003", None)]);
         assert_eq!((roles.unknown, roles.sessionless), (vec!["README"], Vec::new()));
@@ -461,7 +428,7 @@ mod tests {
         let contest = Contest::new("/locks/a", &names, &known);
         assert!(contest.counts_permits());
         assert!(
-            contest.roles(None, &OwnNode { permits: Some(1), ..OwnNode::default() }).holders.is_empty(),
+            contest.roles(&OwnNode { permits: Some(1), ..OwnNode::default() }).holders.is_empty(),
             "it asks for more than there is"
         );
     }

@@ -80,16 +80,15 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
     for (part, found) in &mut answers.from {
         found.locks.retain(|lock| part.has(&lock.path));
         unreadable.extend(found.unreadable.iter().filter(|node| part.has(&node.path)).cloned());
-        notes.extend(found.overview.time.note.take().filter(|note| !notes.contains(note)));
+        notes.extend(found.time.note.take().filter(|note| !notes.contains(note)));
     }
     for (_, found) in &answers.from {
         // Each realm has its own deadlocks; a number names one of all.
         rows.extend(found.locks.iter().map(|lock| {
-            let overview = &found.overview;
-            let recorded = recorded(overview.habits.get(&lock.path));
-            Row::of(lock, overview.time.now, recorded, &overview.deadlocks).after(numbered)
+            let recorded = recorded(found.habits.get(&lock.path));
+            Row::of(lock, found.time.now, recorded, &found.deadlocks).after(numbered)
         }));
-        numbered += found.overview.deadlocks.len();
+        numbered += found.deadlocks.len();
     }
     let total = rows.len();
     select(&mut rows, sort, waiting, longer);

@@ -45,7 +45,7 @@ fn lock(path: &str, permits: Option<u32>, contenders: Vec<(String, i64, Vec<Stri
     let known: HashMap<_, _> = contenders.iter().map(read).collect();
     let names: Vec<_> = contenders.into_iter().map(|(name, ..)| name).collect();
     let own = OwnNode { permits, ..OwnNode::default() };
-    Contest::new(path, &names, &known).described(None, &own, |_| None)
+    Contest::new(path, &names, &known).described(&own, |_| None)
 }
 
 impl World {

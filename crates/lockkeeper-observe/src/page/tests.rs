@@ -80,7 +80,7 @@ pub(crate) fn ring(count: i64, who: &str) -> Vec<Deadlock> {
         let known = [info(at + 1, who, 0), info(waiter + 1, who, 1)].map(|info| (info.node.clone(), info));
         let (path, names) = (format!("/locks/{at}"), [0, 1].map(|at| known[at].0.clone()));
         let known = known.into();
-        Contest::new(&path, &names, &known).described(None, &OwnNode::default(), |_| None)
+        Contest::new(&path, &names, &known).described(&OwnNode::default(), |_| None)
     };
     among(&(0..count).map(lock).collect::<Vec<_>>())
 }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ends::{Ending, Unexplained};
-use lock::{Entry, LastChange, Lock, MarkerState, ReadState};
+use lock::{Entry, LastChange, Lock, ReadState};
 use lockkeeper::admin::{Broken, ContenderInfo, SessionId, Walk, is_of_records};
-use lockkeeper::contest::{Marker, OwnNode, child, node_of, own_place_of, place_of};
+use lockkeeper::contest::{OwnNode, child, node_of, own_place_of, place_of};
 use lockkeeper_core::{HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
@@ -358,9 +358,11 @@ impl Tracker {
             WantedNode::Contender { lock, name, id } => self.answer_contender(lock, name, *id, node, at),
             WantedNode::Marker(lock) => {
                 if let Some(found) = self.locks.get_mut(lock)
-                    && found.marker == MarkerState::Unread
+                    && found.marker == Some(ReadState::Asked)
                 {
-                    found.marker = node.map_or(MarkerState::Missing, |node| MarkerState::Read(Marker::of(node)));
+                    found.marker = node.map(|_| ReadState::Done);
+                    let info = node.map(|node| ContenderInfo::read(HOLDER_MARKER.to_owned(), node));
+                    found.known.extend(info.map(|info| (HOLDER_MARKER.to_owned(), info)));
                     self.judge_again(lock, at);
                 }
             }
@@ -393,7 +395,7 @@ impl Tracker {
                 *self.sessions.entry(info.session).or_default() += 1;
             }
             // A request to release has replaced what the node of a foreign client said.
-            if let Some(before) = found.known.remove(name).filter(|_| is_bare_request(&info)) {
+            if let Some(before) = found.known.remove(name).filter(|_| info.is_bare_request()) {
                 info.described = before.described;
             }
             found.known.insert(name.to_owned(), info);
@@ -464,8 +466,8 @@ impl Tracker {
         let (id, is_blind) = (self.next_id, self.is_blind());
         let Some(lock) = self.lock(path) else { return };
         if name == HOLDER_MARKER {
-            if lock.marker == MarkerState::Missing {
-                lock.marker = MarkerState::Unread;
+            if lock.marker.is_none() {
+                lock.marker = Some(ReadState::Asked);
                 self.wanted.push(WantedNode::Marker(path.clone()).into());
             }
             return;
@@ -499,7 +501,8 @@ impl Tracker {
     fn leave(&mut self, path: &Arc<str>, name: &str, at: Moment, is_about: bool) {
         let Some(lock) = self.locks.get_mut(path) else { return };
         if name == HOLDER_MARKER {
-            lock.marker = MarkerState::Missing;
+            lock.marker = None;
+            lock.known.remove(name);
             self.judge_again(path, at);
             self.forget_if_unused(path);
             return;
@@ -597,8 +600,8 @@ impl Tracker {
                 lock.data = ReadState::Asked;
                 self.wanted.push(WantedNode::Lock(path.clone()).into());
             }
-            if lock.marker == MarkerState::Lost {
-                lock.marker = MarkerState::Unread;
+            if lock.marker == Some(ReadState::Lost) {
+                lock.marker = Some(ReadState::Asked);
                 self.wanted.push(WantedNode::Marker(path.clone()).into());
             }
             for (name, entry) in lock.entries.iter_mut().filter(|(_, entry)| entry.read == ReadState::Lost) {
@@ -608,9 +611,4 @@ impl Tracker {
             }
         }
     }
-}
-
-/// Whether a node of a foreign client says only that it is asked to release.
-fn is_bare_request(info: &ContenderInfo) -> bool {
-    info.owner.is_none() && info.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
 }

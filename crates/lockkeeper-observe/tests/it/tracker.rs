@@ -154,7 +154,7 @@ impl World {
         };
         let permits = (kind == Kind::Permits).then_some(PERMITS);
         let own = OwnNode { permits, ..OwnNode::default() };
-        let info = Contest::new(lock, &names, &known).described(None, &own, counted);
+        let info = Contest::new(lock, &names, &known).described(&own, counted);
         let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
         is_used.then_some(info)
     }

@@ -17,7 +17,6 @@ use tracing::warn;
 use super::{Admin, LockInfo, lease, read};
 use crate::broken::Broken;
 use crate::contender::ContenderInfo;
-use crate::contest::Marker;
 use crate::error::{AdminError, SessionError, refused};
 use crate::journal;
 use crate::keeper::Lockkeeper;
@@ -245,7 +244,7 @@ async fn marker_of(ensemble: &dyn Ensemble, path: &str, holder: &ContenderInfo) 
     let marker = format!("{path}/{HOLDER_MARKER}");
     loop {
         let seen = match ensemble.read(&marker).await {
-            Ok(seen) if Marker::of(&seen).is_of(holder) => seen,
+            Ok(seen) if ContenderInfo::read(HOLDER_MARKER.to_owned(), &seen).marks(holder) => seen,
             Ok(_) | Err(OpError::NoNode) => return Ok(None),
             Err(fault) => return Err(fault),
         };

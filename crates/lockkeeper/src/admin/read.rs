@@ -15,7 +15,7 @@ use lockkeeper_session::ensemble::{
 use super::info::{LockInfo, Unreadable};
 use crate::broken::Revoked;
 use crate::contender::ContenderInfo;
-use crate::contest::{Contest, Counted, Marker, OwnNode, child, node_of, place_of};
+use crate::contest::{Contest, Counted, OwnNode, child, node_of, place_of};
 use crate::journal;
 
 /// What was listed and read of a tree of nodes.
@@ -275,7 +275,7 @@ async fn describe_all(
     queues: BTreeMap<String, Queue>,
 ) -> Result<Vec<LockInfo>, OpError> {
     let contenders = |(path, queue): (String, Queue)| {
-        let read = queue.names.iter().filter(|name| *name != HOLDER_MARKER).filter_map(|name| {
+        let read = queue.names.iter().filter_map(|name| {
             let node = walk.nodes.get(&node_of(&path, name))?;
             Some((name.clone(), ContenderInfo::read(name.clone(), node)))
         });
@@ -292,11 +292,9 @@ async fn describe_all(
     let needed: Vec<_> = needs.map(|(path, ..)| path.clone()).collect();
     walk.read(ensemble, needed).await?;
     let describe = |(path, Queue { names, others }, known): (String, Queue, HashMap<_, _>)| {
-        // The holder marker has the token of the holder of a lock with classes.
-        let marker = walk.nodes.get(&node_of(&path, HOLDER_MARKER)).map(Marker::of);
         let own = walk.nodes.get(&path).map(OwnNode::of).unwrap_or_default();
         let counted = |path: &str| listed.get(path).map(|(counted, _)| *counted);
-        let mut info = Contest::new(&path, &names, &known).described(marker, &own, counted);
+        let mut info = Contest::new(&path, &names, &known).described(&own, counted);
         if info.semaphore.is_none() {
             info.unknown.splice(0..0, others);
         }
@@ -310,13 +308,8 @@ async fn describe_all(
 /// The bits of a token that are the epoch's.
 const EPOCH_BITS: u32 = 16;
 
-/// Whether the node of a foreign client says only that somebody asks it to release.
-fn is_bare(contender: &ContenderInfo) -> bool {
-    contender.owner.is_none() && contender.revocation.as_ref().is_some_and(|asked| asked.by.is_none())
-}
-
 pub(super) fn has_bare_requests(lock: &LockInfo) -> bool {
-    lock.holders.iter().chain(&lock.waiters).any(is_bare)
+    lock.holders.iter().chain(&lock.waiters).any(ContenderInfo::is_bare_request)
 }
 
 /// Adds what requests to release have replaced in the nodes of foreign clients: the journal says who they are, and who asks.
@@ -327,7 +320,7 @@ pub(super) async fn recall(ensemble: &dyn Ensemble, locks: &mut [LockInfo]) {
     // Without the journal, the node says that somebody asks.
     let entries = journal::entries::<Revoked>(ensemble).await.unwrap_or_default();
     for LockInfo { path, holders, waiters, .. } in locks {
-        for contender in holders.iter_mut().chain(waiters).filter(|contender| is_bare(contender)) {
+        for contender in holders.iter_mut().chain(waiters).filter(|contender| contender.is_bare_request()) {
             // A record has the epoch, above the transaction.
             let created = |token: Option<FencingToken>| token.map(|token| token.get() << EPOCH_BITS);
             let is_about = |asked: &&Revoked| {

@@ -74,7 +74,7 @@ impl ContenderInfo {
             // Permits have no order.
             token: mode.and_then(Mode::permits).is_none().then(|| FencingToken::from_zxid(seen.czxid)),
             blocked_by: None,
-            id: node_data.id(),
+            id: node_data.id().or_else(|| NodeFormat::of_node(&node).parse(&node)?.id),
             czxid: seen.czxid,
             node,
             // The process of a tombstone has ended its session, or may still run.

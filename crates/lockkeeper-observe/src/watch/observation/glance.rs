@@ -1,6 +1,6 @@
 //! What a page shows of an observation: the state and the last hour of the locks that are waited for most.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -36,35 +36,6 @@ pub(crate) struct LockGlance {
     pub(crate) since: Since,
     pub(crate) past: Past,
 }
-
-/// A lock in the order of the page: the one that was waited for most is first, then the one that is held longest.
-struct Ranked<'p> {
-    waited: u64,
-    since: Since,
-    path: &'p Arc<str>,
-}
-
-impl Ord for Ranked<'_> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let held = |ranked: &Self| ranked.since.held.map_or(i64::MAX, |held| held.ms);
-        let waits = (other.waited, other.since.waiters).cmp(&(self.waited, self.since.waiters));
-        waits.then_with(|| held(self).cmp(&held(other))).then_with(|| self.path.cmp(other.path))
-    }
-}
-
-impl PartialOrd for Ranked<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Ranked<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Ranked<'_> {}
 
 impl Observation {
     /// Notes the jobs that there are now at and below the root of a tree, for the page. They replace earlier ones of the same root.
@@ -104,16 +75,20 @@ impl Observation {
             waited_for += usize::from(since.waiters > 0);
             *waited += since.waiting.map_or(0, |oldest| u64::try_from(now.since(oldest).as_millis()).unwrap_or(0));
         }
-        let mut ranked: Vec<_> =
-            ranked.into_iter().map(|(path, (waited, since))| Ranked { waited, since, path }).collect();
+        // The lock that was waited for most is first, then the one that is held longest.
+        let order = |(path, (waited, since)): &(&Arc<str>, (u64, Since))| {
+            let held = since.held.map_or(i64::MAX, |held| held.ms);
+            (Reverse((*waited, since.waiters)), held, Arc::clone(path))
+        };
+        let mut ranked: Vec<_> = ranked.into_iter().collect();
         let all = ranked.len();
         if all > locks {
             // The rest need no order.
-            ranked.select_nth_unstable(locks);
+            ranked.select_nth_unstable_by_key(locks, order);
             ranked.truncate(locks);
         }
-        ranked.sort_unstable();
-        let shown = ranked.into_iter().map(|Ranked { path, since, .. }| LockGlance {
+        ranked.sort_unstable_by_key(order);
+        let shown = ranked.into_iter().map(|(path, (_, since))| LockGlance {
             path: Arc::clone(path),
             state: state.trees.iter().find_map(|tree| tree.tracker.lock_head(path, now, each)),
             since,

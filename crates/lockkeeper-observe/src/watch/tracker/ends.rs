@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use lockkeeper::admin::{ContenderInfo, SessionId};
-use lockkeeper::contest::{attempt_of, node_of};
+use lockkeeper::contest::node_of;
 use lockkeeper_core::Tombstone;
 
 use super::super::fact::{Contender, End, Fact, Moment, What};
@@ -116,7 +116,7 @@ impl Tracker {
         }
         let lock = self.locks.get(&ending.lock);
         let Some(info) = &ending.info else { return End::Unknown };
-        let attempt = attempt_of(info);
+        let attempt = info.id;
         let with_tombstones = lock.filter(|lock| lock.tombstones > 0);
         let tombstones =
             with_tombstones.into_iter().flat_map(|lock| lock.entries.keys()).filter_map(|name| Tombstone::read(name));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use lockkeeper::admin::ContenderInfo;
-use lockkeeper::contest::{Contest, Marker, OwnNode, node_of};
+use lockkeeper::contest::{Contest, OwnNode, node_of};
 use lockkeeper_core::HOLDER_MARKER;
 use lockkeeper_session::Zxid;
 use lockkeeper_session::text::plain;
@@ -31,16 +31,6 @@ impl ReadState {
     pub(super) fn is_under_way(self) -> bool {
         matches!(self, ReadState::Asked | ReadState::Again)
     }
-}
-
-/// The node that marks the holder of a lock with classes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum MarkerState {
-    #[default]
-    Missing,
-    Unread,
-    Read(Marker),
-    Lost,
 }
 
 /// What created or deleted a node below a path last.
@@ -112,7 +102,8 @@ pub(super) struct Lock {
     pub(super) known: HashMap<String, ContenderInfo>,
     /// How many of its entries are tombstones.
     pub(super) tombstones: usize,
-    pub(super) marker: MarkerState,
+    /// Whether the node that marks the holder of a lock with classes was read; `None` without one.
+    pub(super) marker: Option<ReadState>,
     pub(super) data: ReadState,
     /// What the path's node says.
     pub(super) own: OwnNode,
@@ -139,12 +130,12 @@ pub(super) struct Lock {
 impl Lock {
     /// The names of the nodes of its queue.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        let marker = (self.marker != MarkerState::Missing).then_some(HOLDER_MARKER);
+        let marker = self.marker.map(|_| HOLDER_MARKER);
         self.entries.keys().map(String::as_str).chain(marker)
     }
 
     pub(super) fn is_unused(&self) -> bool {
-        !self.exists && self.entries.is_empty() && self.marker == MarkerState::Missing
+        !self.exists && self.entries.is_empty() && self.marker.is_none()
     }
 
     /// Whether its node is left from earlier use: nothing is below it, and it says nothing.
@@ -157,9 +148,8 @@ impl Lock {
         if self.exists {
             self.data = ReadState::Lost;
         }
-        if self.marker != MarkerState::Missing {
-            self.marker = MarkerState::Lost;
-        }
+        self.marker = self.marker.map(|_| ReadState::Lost);
+        self.known.remove(HOLDER_MARKER);
         for entry in self.entries.values_mut() {
             if entry.read != ReadState::Done {
                 entry.read = ReadState::Lost;
@@ -185,16 +175,12 @@ impl Lock {
             return Some(Vec::new());
         }
         let contest = Contest::new(path, &names, &self.known);
-        let marker = match self.marker {
-            MarkerState::Read(marker) => Some(marker),
-            MarkerState::Missing => None,
-            MarkerState::Unread | MarkerState::Lost if contest.has_holder_marker() => return None,
-            MarkerState::Unread | MarkerState::Lost => None,
-        };
-        if contest.counts_permits() && self.exists && self.own.permits.is_none() && self.data != ReadState::Done {
+        let lacks_permits =
+            contest.counts_permits() && self.exists && self.own.permits.is_none() && self.data != ReadState::Done;
+        if contest.lacks_marker() || lacks_permits {
             return None;
         }
-        let roles = contest.roles(marker, &self.own);
+        let roles = contest.roles(&self.own);
         let is_blocked =
             roles.holders.is_empty() && roles.waiters.first().is_some_and(|(_, blocked)| blocked.is_some());
         let (holders, garbage) =
@@ -265,7 +251,7 @@ impl Tracker {
         lock.is_undecided = holders.is_none();
         let Some(holders) = holders else { return };
         let garbage = lock.garbage;
-        let marks = matches!(lock.marker, MarkerState::Read(_));
+        let marks = lock.known.contains_key(HOLDER_MARKER);
         let mut facts = Vec::new();
         for (name, entry) in &mut lock.entries {
             let (was_placed, info) = (entry.is_placed, lock.known.get(name));

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::super::fact::{Contender, Moment};
 use super::Tracker;
-use super::lock::{Entry, LastChange, Lock, MarkerState, named};
+use super::lock::{Entry, LastChange, Lock, ReadState, named};
 
 /// A lock as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -177,11 +177,7 @@ impl Tracker {
             let entries = listed.created.zip(listed.since).map(|(count, since)| Entries::new(count, since));
             Some(Counted { entries, changed })
         };
-        let marker = match lock.marker {
-            MarkerState::Read(marker) => Some(marker),
-            _ => None,
-        };
-        let info = Contest::new(path, &names, &lock.known).described(marker, &lock.own, counted);
+        let info = Contest::new(path, &names, &lock.known).described(&lock.own, counted);
         let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
         (is_used || info.lease.is_some()).then_some(info)
     }
@@ -200,7 +196,7 @@ impl Tracker {
         self.locks.get(path).is_some_and(|lock| {
             let is_unread =
                 |(name, entry): (&String, &Entry)| entry.read.is_under_way() && !lock.known.contains_key(name);
-            lock.marker == MarkerState::Unread || lock.entries.iter().any(is_unread)
+            lock.marker == Some(ReadState::Asked) || lock.entries.iter().any(is_unread)
         })
     }
 }
