@@ -265,11 +265,8 @@ fn badges(glance: &Glance, lock: &LockGlance) -> Markup {
 /// The numbers of the deadlocks that a lock is a part of.
 fn rings_of<'g>(glance: &'g Glance, path: &str) -> impl Iterator<Item = usize> + use<'g> {
     let path = path.to_owned();
-    let is_in = move |deadlock: &Deadlock| {
-        let locks = deadlock.ring.iter().flat_map(|party| party.holds.iter().chain([&party.waits]));
-        locks.map(|it| &it.path).any(|it| *it == path)
-    };
-    glance.deadlocks.iter().take(LISTED).enumerate().filter(move |(_, it)| is_in(it)).map(|(at, _)| at + 1)
+    let listed = glance.deadlocks.iter().take(LISTED).enumerate();
+    listed.filter(move |(_, deadlock)| deadlock.involves(&path)).map(|(at, _)| at + 1)
 }
 
 fn summary(glance: &Glance, lock: &LockGlance) -> Markup {

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
 use super::journal::{Journal, JournalError};
 use super::rules::{Alert, Rule, Rules};
-use super::tracker::{Limits, LockState, Totals, Tracker, Wanted};
+use super::tracker::{Limits, LockState, Totals, Tracker};
 use super::view::View;
 use crate::deadlock::{Certainty, Deadlock};
 
@@ -418,43 +418,34 @@ impl Tree {
         });
     }
 
-    /// Notes that a walk over the tree begins.
-    pub(super) fn begin_survey(&self) {
-        self.observation.lock().trees[self.index].is_read = false;
-        self.change(|tracker, _| tracker.begin_survey());
-    }
-
-    /// Notes that all contenders that the walk has found were read.
-    pub(super) fn catch_up(&self) {
-        self.observation.lock().trees[self.index].is_read = true;
-        self.change(|_, _| {});
-    }
-
-    /// Notes the epoch of the tokens.
-    pub(super) fn set_epoch(&self, epoch: TokenEpoch) {
-        self.observation.lock().trees[self.index].epoch = epoch;
+    /// What is known of the tree. What the tracker tells is handed on by the next [`Tree::change`].
+    pub(super) fn seen<T>(&self, look: impl FnOnce(&mut TreeSeen) -> T) -> T {
+        look(&mut self.observation.lock().trees[self.index])
     }
 
     pub(super) fn now(&self) -> Moment {
         self.observation.now()
     }
 
-    /// Notes that all changes until this moment were seen.
-    pub(super) fn prove(&self, until: Moment) {
-        self.observation.lock().trees[self.index].tracker.prove(until);
+    /// Notes that a walk over the tree begins.
+    pub(super) fn begin_survey(&self) {
+        self.seen(|seen| seen.is_read = false);
+        self.change(|tracker, _| tracker.begin_survey());
+    }
+
+    /// Notes that all contenders that the walk has found were read.
+    pub(super) fn catch_up(&self) {
+        self.seen(|seen| seen.is_read = true);
+        self.change(|_, _| {});
     }
 
     pub(super) fn lose(&self, cause: GapCause) {
-        self.observation.lock().trees[self.index].lost.get_or_insert_with(|| cause.clone());
+        self.seen(|seen| _ = seen.lost.get_or_insert_with(|| cause.clone()));
         self.change(|tracker, now| tracker.lose(now, cause));
     }
 
-    pub(super) fn take_wanted(&self) -> Vec<Wanted> {
-        self.observation.lock().trees[self.index].tracker.take_wanted()
-    }
-
     pub(super) fn settles_at(&self) -> Option<Instant> {
-        let at = self.observation.lock().trees[self.index].tracker.settles_at()?;
+        let at = self.seen(|seen| seen.tracker.settles_at())?;
         Some(self.observation.0.clock.instant(at))
     }
 }

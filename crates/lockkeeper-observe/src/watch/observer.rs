@@ -163,7 +163,7 @@ impl Observer {
     async fn serve(&self, session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
         // Where it cannot be read, tokens have epoch 0.
         if let Ok(epoch) = session.epoch().await {
-            self.tree.set_epoch(epoch);
+            self.tree.seen(|seen| seen.epoch = epoch);
         }
         match self.watch(&ensemble).await {
             Ok(never) => match never {},
@@ -238,7 +238,7 @@ impl Serving<'_> {
 
     /// Waits for the next thing that happens, and handles it.
     async fn step(&mut self) -> Result<(), Interrupted> {
-        self.wanted.extend(self.tree.take_wanted());
+        self.wanted.extend(self.tree.seen(|seen| seen.tracker.take_wanted()));
         while self.reads.len() < READS_IN_FLIGHT
             && let Some(wanted) = self.wanted.pop_front()
         {
@@ -287,7 +287,7 @@ impl Serving<'_> {
             Some(answer) = proved => {
                 let proof = self.proof.take();
                 if let Some((sent, _)) = proof.filter(|_| answer.is_ok()) {
-                    self.tree.prove(sent);
+                    self.tree.seen(|seen| seen.tracker.prove(sent));
                 }
                 self.proves_at = tokio::time::Instant::now() + PROOFS;
             }

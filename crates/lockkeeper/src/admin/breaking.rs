@@ -24,14 +24,6 @@ use crate::keeper::Lockkeeper;
 /// How often a break is retried after a change between the read and the deletion, or after a lost connection.
 const MAX_ATTEMPTS: usize = 10;
 
-/// The contender to remove.
-enum Whom {
-    /// The only holder. A retry removes that holder or nobody.
-    Holder,
-    /// This contender, if it is still the one that was read.
-    This(Box<ContenderInfo>),
-}
-
 impl Admin {
     /// Breaks the lock at `path`: deletes the node of its holder.
     ///
@@ -69,7 +61,7 @@ impl Admin {
     /// ```
     pub async fn break_lock(&self, path: impl AsRef<str>, reason: &str) -> Result<Broken, AdminError> {
         let path = path.as_ref();
-        self.remove(path, Whom::Holder, reason).await
+        self.remove(path, None, reason).await
     }
 
     /// Removes one contender, a holder or a waiter, from the lock at `path`, or a node without a session
@@ -89,7 +81,7 @@ impl Admin {
         reason: &str,
     ) -> Result<Broken, AdminError> {
         let path = path.as_ref();
-        self.remove(path, Whom::This(Box::new(contender.clone())), reason).await
+        self.remove(path, Some(contender.clone()), reason).await
     }
 
     /// Returns the contenders that [`Admin::break_lock`] and [`Admin::evict`] removed from locks at and below `root`,
@@ -111,7 +103,7 @@ impl Admin {
         journal::entries_below(&self.keeper, root.as_ref()).await
     }
 
-    async fn remove(&self, path: &str, whom: Whom, reason: &str) -> Result<Broken, AdminError> {
+    async fn remove(&self, path: &str, whom: Option<ContenderInfo>, reason: &str) -> Result<Broken, AdminError> {
         let path = self.path(path)?;
         let reason = crate::error::misuse::check_reason(&path, reason)?;
         let keeper = self.keeper.clone();
@@ -119,8 +111,13 @@ impl Admin {
     }
 }
 
-/// Removes a contender and returns once its record exists.
-async fn remove(keeper: &Lockkeeper, path: &str, mut whom: Whom, reason: &str) -> Result<Broken, AdminError> {
+/// Removes this contender, or the only holder, and returns once its record exists.
+async fn remove(
+    keeper: &Lockkeeper,
+    path: &str,
+    mut whom: Option<ContenderInfo>,
+    reason: &str,
+) -> Result<Broken, AdminError> {
     let id = uuid::Uuid::from_u128(keeper.sessions().clock().unique_id());
     let mut sent = false;
     for _ in 0..MAX_ATTEMPTS {
@@ -143,10 +140,11 @@ async fn remove(keeper: &Lockkeeper, path: &str, mut whom: Whom, reason: &str) -
                 Err(fault) => return Err(refused(path, fault)),
             }
         }
-        let BreakTarget { contender, held, version, marker, freed } = look(ensemble, path, &whom).await?;
+        let lock = read::lock(ensemble, path).await.map_err(|fault| refused(path, fault))?;
+        let (contender, held) = choose(lock, whom.as_ref())?;
+        let removal = removal(ensemble, path, &contender, held).await?;
         // The reason is about this contender, not about a later holder.
-        whom = Whom::This(Box::new(contender.clone()));
-        let at = contender.node_path(path);
+        whom = Some(contender.clone());
         let epoch = session.epoch().await?;
         let broken = Broken {
             path: path.to_owned(),
@@ -163,16 +161,7 @@ async fn remove(keeper: &Lockkeeper, path: &str, mut whom: Whom, reason: &str) -
             reason: reason.to_owned(),
             at: SystemTime::UNIX_EPOCH,
         };
-        let mut steps = vec![journal::step(id, &broken)];
-        match freed {
-            // Keep the node, because Helix clients that share it must not find it created again. The next release
-            // deletes it.
-            Some(Freed { record, parent }) => steps.extend(lease::rewrite(path, &record, version, parent)),
-            None => steps.push(TxnStep::Delete { path: at, version: Some(version) }),
-        }
-        steps.extend(
-            marker.map(|version| TxnStep::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) }),
-        );
+        let steps = [vec![journal::step(id, &broken)], removal].concat();
         match ensemble.transact(steps).await.map_err(OpError::from) {
             Ok(_) | Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::NodeExists) => sent = true,
             // The node was deleted, which the next read shows; or the journal does not exist yet.
@@ -188,52 +177,40 @@ async fn remove(keeper: &Lockkeeper, path: &str, mut whom: Whom, reason: &str) -
     Err(SessionError::ConnectionLost { path: path.to_owned() }.into())
 }
 
-/// The contender to remove, as read.
-struct BreakTarget {
-    contender: ContenderInfo,
+/// The steps that remove a contender, if it is still the one that was chosen.
+async fn removal(
+    ensemble: &dyn Ensemble,
+    path: &str,
+    contender: &ContenderInfo,
     held: bool,
-    /// The version of its node's data, which the deletion checks.
-    version: i32,
-    /// The version of its holder marker, if its lock has one. A holder of this library deletes the marker itself when
-    /// its node is deleted; a foreign client may not notice before its session ends.
-    marker: Option<i32>,
-    /// The new record of the lock's own node, if it has a lease.
-    freed: Option<Freed>,
-}
-
-/// The record of a leased lock without its owner.
-struct Freed {
-    record: Record,
-    /// The version of the parent.
-    parent: i32,
-}
-
-async fn look(ensemble: &dyn Ensemble, path: &str, whom: &Whom) -> Result<BreakTarget, AdminError> {
-    let lock = read::lock(ensemble, path).await.map_err(|fault| refused(path, fault))?;
-    let (contender, held) = choose(lock, whom)?;
+) -> Result<Vec<TxnStep>, AdminError> {
+    let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
     let read = async |node: &str| match ensemble.read(node).await {
-        Err(OpError::NoNode) => Err(AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() }),
+        Err(OpError::NoNode) => Err(gone()),
         read => read.map_err(|fault| refused(path, fault)),
     };
-    // Read the parent of a record first: then its version is not newer than the record.
-    let parent = if contender.is_leased() { Some(read(above(path)).await?.version) } else { None };
-    let seen = read(&contender.node_path(path)).await?;
-    let gone = || AdminError::NotContending { path: path.to_owned(), node: contender.node.clone() };
-    if let Some(parent) = parent {
+    let at = contender.node_path(path);
+    if contender.is_leased() {
+        // Read the parent first: then its version is not newer than the record.
+        let parent = read(above(path)).await?;
+        let seen = read(&at).await?;
         let owned = |record: &Record| record.owner.as_ref().is_some_and(|owner| owner.id == contender.described);
         let mut record = lease::read(&seen).filter(owned).ok_or_else(gone)?;
         record.owner = None;
-        let freed = Some(Freed { record, parent });
-        return Ok(BreakTarget { version: seen.version, contender, held, marker: None, freed });
+        // Keep the node, because Helix clients that share it must not find it created again. The next release deletes it.
+        return Ok(lease::rewrite(path, &record, seen.version, parent.version).into());
     }
-    if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), &contender) {
+    let seen = read(&at).await?;
+    if !is_the_same(&ContenderInfo::read(contender.node.clone(), &seen), contender) {
         return Err(gone());
     }
-    let marker = match held {
-        true => marker_of(ensemble, path, &contender).await.map_err(|fault| refused(path, fault))?,
-        false => None,
-    };
-    Ok(BreakTarget { version: seen.version, contender, held, marker, freed: None })
+    let mut steps = vec![TxnStep::Delete { path: at, version: Some(seen.version) }];
+    // A holder of this library deletes its marker itself when its node is deleted; a foreign client may not notice before its session
+    // ends.
+    if held && let Some(version) = marker_of(ensemble, path, contender).await.map_err(|fault| refused(path, fault))? {
+        steps.push(TxnStep::Delete { path: format!("{path}/{HOLDER_MARKER}"), version: Some(version) });
+    }
+    Ok(steps)
 }
 
 /// The version of the holder marker's data, if it is the marker of this contender.
@@ -261,22 +238,20 @@ async fn marker_of(ensemble: &dyn Ensemble, path: &str, holder: &ContenderInfo) 
     }
 }
 
-fn choose(mut lock: LockInfo, whom: &Whom) -> Result<(ContenderInfo, bool), AdminError> {
+/// The contender of a lock that is meant, and whether it holds.
+fn choose(mut lock: LockInfo, whom: Option<&ContenderInfo>) -> Result<(ContenderInfo, bool), AdminError> {
     let path = lock.path;
-    match whom {
-        Whom::Holder => match lock.holders.len() {
+    let Some(wanted) = whom else {
+        return match lock.holders.len() {
             0 => Err(AdminError::NobodyHolds { path }),
             1 => Ok((lock.holders.remove(0), true)),
             _ => Err(AdminError::SeveralHold { path, holders: lock.holders }),
-        },
-        Whom::This(wanted) => {
-            let holders = lock.holders.into_iter().map(|holder| (holder, true));
-            let waiters = lock.waiters.into_iter().map(|waiter| (waiter, false));
-            let sessionless = lock.sessionless.into_iter().map(|node| (node, false));
-            let found = holders.chain(waiters).chain(sessionless).find(|(contender, _)| is_the_same(contender, wanted));
-            found.ok_or_else(|| AdminError::NotContending { path, node: wanted.node.clone() })
-        }
-    }
+        };
+    };
+    let holders = lock.holders.into_iter().map(|holder| (holder, true));
+    let others = lock.waiters.into_iter().chain(lock.sessionless).map(|other| (other, false));
+    let found = holders.chain(others).find(|(contender, _)| is_the_same(contender, wanted));
+    found.ok_or_else(|| AdminError::NotContending { path, node: wanted.node.clone() })
 }
 
 /// Names without an id are used again once the parent was created again; the transaction that created the node distinguishes two

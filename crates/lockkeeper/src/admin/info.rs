@@ -45,21 +45,15 @@ impl LockInfo {
     pub(crate) fn is_quiet(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()
     }
-}
 
-impl LockInfo {
     /// Applies the epoch; as read, tokens have epoch 0.
     #[doc(hidden)]
     #[must_use]
     pub fn in_epoch(mut self, epoch: TokenEpoch) -> Self {
-        self.holders.iter_mut().chain(&mut self.waiters).for_each(|contender| contender.in_epoch(epoch));
+        for contender in self.holders.iter_mut().chain(&mut self.waiters) {
+            contender.token = contender.token.map(|token| token.in_epoch(epoch));
+        }
         self
-    }
-}
-
-impl ContenderInfo {
-    fn in_epoch(&mut self, epoch: TokenEpoch) {
-        self.token = self.token.map(|token| token.in_epoch(epoch));
     }
 }
 
