@@ -193,39 +193,15 @@ pub(crate) struct LockView<'a> {
 /// The fields that only a leased lock has, as `--json` shows them. These fields are documented and stay.
 #[derive(Serialize)]
 struct LeaseView<'a> {
-    owner: Option<&'a str>,
-    priority: i32,
+    #[serde(flatten)]
+    lease: &'a LeaseInfo,
     until: Option<String>,
-    until_ms: Option<i64>,
-    cleanup_ms: u64,
-    requestor: Option<RequestorView<'a>>,
-}
-
-#[derive(Serialize)]
-struct RequestorView<'a> {
-    id: &'a str,
-    priority: i32,
-    since_ms: i64,
-    until_ms: Option<i64>,
 }
 
 impl<'a> LeaseView<'a> {
-    pub(crate) fn of(lease: &'a LeaseInfo) -> Self {
-        let stamp = |time: SystemTime| Timestamp::try_from(time).ok();
-        let until = lease.until.and_then(stamp);
-        LeaseView {
-            owner: lease.owner.as_deref(),
-            priority: lease.priority,
-            until: until.map(|until| until.to_string()),
-            until_ms: until.map(Timestamp::as_millisecond),
-            cleanup_ms: u64::try_from(lease.cleanup.as_millis()).unwrap_or(u64::MAX),
-            requestor: lease.requestor.as_ref().map(|requestor| RequestorView {
-                id: &requestor.id,
-                priority: requestor.priority,
-                since_ms: stamp(requestor.since).map_or(0, Timestamp::as_millisecond),
-                until_ms: requestor.until.and_then(stamp).map(Timestamp::as_millisecond),
-            }),
-        }
+    fn of(lease: &'a LeaseInfo) -> Self {
+        let until = lease.until.and_then(|until| Timestamp::try_from(until).ok());
+        LeaseView { lease, until: until.map(|until| until.to_string()) }
     }
 }
 

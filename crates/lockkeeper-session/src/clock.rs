@@ -5,7 +5,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::Serializer;
+use serde::{Serialize, Serializer};
 
 /// A duration as a person types it in an option or a setting: `1m30s`.
 pub fn typed(time: Duration) -> String {
@@ -99,7 +99,7 @@ pub fn as_millis<S: Serializer>(time: &SystemTime, serializer: S) -> Result<S::O
 
 /// The same for a time that may be unknown.
 pub fn as_some_millis<S: Serializer>(time: &Option<SystemTime>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u64(time.map_or(0, as_millis_since_1970))
+    time.map(as_millis_since_1970).serialize(serializer)
 }
 
 /// A time in a record, in milliseconds since 1970; `None` for never and for values that are not a time.

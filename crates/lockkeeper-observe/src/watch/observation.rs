@@ -528,7 +528,7 @@ impl State {
     /// Makes notices of the alerts until now.
     fn raise(&mut self, now: Moment) {
         for alert in self.rules.take(now) {
-            let lock = self.trees.iter().find_map(|tree| tree.tracker.lock_state(&alert.subject, now));
+            let lock = self.trees.iter().find_map(|tree| tree.tracker.lock_head(&alert.subject, now, usize::MAX));
             self.push(Notice::Alert(Box::new(AlertNotice { alert, lock })));
         }
     }

@@ -81,19 +81,17 @@ impl Entries {
 #[non_exhaustive]
 pub struct LeaseInfo {
     /// The owner's user id; `None` while the previous owner has made room and the requestor has not taken the lock yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
     /// The owner's priority; only a higher one can take the lock while the lease runs.
     pub priority: i32,
     /// When the lease expires, by the server's clock; `None` means never. An expired owner keeps the lock until another
     /// client requests it.
-    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis")]
     pub until: Option<SystemTime>,
     /// How long the owner may clean up when it is preempted.
     #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
     pub cleanup: Duration,
     /// The requestor that asked the owner to clean up.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub requestor: Option<RequestorInfo>,
 }
 
@@ -110,7 +108,7 @@ pub struct RequestorInfo {
     pub since: SystemTime,
     /// When its wait ends at the latest: then it takes the lock by force or gives up. `None` means no limit, or that the record does
     /// not say it.
-    #[serde(rename = "until_ms", serialize_with = "as_some_millis", skip_serializing_if = "Option::is_none")]
+    #[serde(rename = "until_ms", serialize_with = "as_some_millis")]
     pub until: Option<SystemTime>,
 }
 

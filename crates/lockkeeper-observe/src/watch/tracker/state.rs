@@ -120,17 +120,10 @@ impl Tracker {
 
     /// The locks that have contenders or garbage, as they are at this moment, by path.
     pub fn locks(&self, now: Moment) -> Vec<LockState> {
-        let used = |lock: &&Lock| !lock.entries.is_empty() || lock.lease.is_some();
-        let used = self.locks.iter().filter(|(_, lock)| used(lock));
-        used.map(|(path, lock)| lock_state(path, lock, now, usize::MAX)).collect()
+        self.locks.keys().filter_map(|path| self.lock_head(path, now, usize::MAX)).collect()
     }
 
-    /// A lock as it is at this moment; `None` if it has no contenders.
-    pub fn lock_state(&self, path: &str, now: Moment) -> Option<LockState> {
-        self.lock_head(path, now, usize::MAX)
-    }
-
-    /// The same, with so many holders and so many waiters at most.
+    /// A lock as it is at this moment, with so many holders and so many waiters at most; `None` if it has no contenders.
     pub fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockState> {
         let (path, lock) = self.locks.get_key_value(path)?;
         let is_used = !lock.entries.is_empty() || lock.lease.is_some();
