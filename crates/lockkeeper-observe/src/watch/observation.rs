@@ -132,6 +132,7 @@ struct Shared {
     version: watch::Sender<u64>,
 }
 
+#[derive(Default)]
 pub(super) struct State {
     pub(super) trees: Vec<TreeSeen>,
     rules: Rules,
@@ -149,6 +150,7 @@ pub(super) struct State {
     jobs: std::collections::BTreeMap<Arc<str>, Arc<super::jobs::Jobs>>,
 }
 
+#[derive(Default)]
 pub(super) struct TreeSeen {
     root: Arc<str>,
     servers: Arc<str>,
@@ -194,21 +196,7 @@ impl Observation {
     /// Creates one that has seen nothing.
     pub fn new(options: Options) -> Self {
         let Options { rules, journal, limits } = options;
-        let state = State {
-            trees: Vec::new(),
-            rules: Rules::new(rules),
-            journal,
-            notices: VecDeque::new(),
-            limits,
-            facts: 0,
-            #[cfg(feature = "http")]
-            metrics: super::metrics::Metrics::default(),
-            #[cfg(feature = "http")]
-            recent: super::recent::Recent::default(),
-            deadlocks: Arc::default(),
-            #[cfg(feature = "http")]
-            jobs: std::collections::BTreeMap::new(),
-        };
+        let state = State { rules: Rules::new(rules), journal, limits, ..State::default() };
         Observation(Arc::new(Shared {
             clock: ObserverClock::new(),
             state: Mutex::new(state),
@@ -239,20 +227,7 @@ impl Observation {
             tracker.lose(self.now().of_wall_ms(last), GapCause::NotRunning);
         }
         let (root, servers): (Arc<str>, Arc<str>) = (root.into(), servers.into());
-        let (is_read, has_started, has_left_out, blind_since) = (false, false, false, None);
-        state.trees.push(TreeSeen {
-            root: root.clone(),
-            servers,
-            tracker,
-            is_read,
-            unjudged: HashSet::new(),
-            unviewed: None,
-            epoch: TokenEpoch::default(),
-            has_started,
-            has_left_out,
-            blind_since,
-            lost: None,
-        });
+        state.trees.push(TreeSeen { root: root.clone(), servers, tracker, ..TreeSeen::default() });
         Tree { observation: self.clone(), index: state.trees.len() - 1, root }
     }
 
@@ -266,8 +241,7 @@ impl Observation {
         let trees = state.trees.iter().map(TreeSeen::state);
         let mut locks: Vec<_> = state.trees.iter().flat_map(|tree| tree.tracker.locks(now)).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
-        let alerts = state.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect();
-        Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts }
+        Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts: state.alerts() }
     }
 
     /// Returns a [`View`] of the locks of the trees that it has. An observation has one view: with another one, the first
@@ -343,8 +317,8 @@ impl Observation {
     pub fn waited_for(&self) -> Vec<LockInfo> {
         let state = self.lock();
         // Until a tree was read, it may have other holders.
-        let read = state.trees.iter().filter(|tree| tree.has_started).map(|tree| &tree.tracker);
-        let locks = read.flat_map(|tracker| tracker.paths().filter_map(|path| tracker.described_if_waited_for(path)));
+        let read = state.trees.iter().filter(|tree| tree.has_started);
+        let locks = read.flat_map(|tree| tree.tracker.waited_for());
         let mut locks: Vec<_> = locks.collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         locks
@@ -451,6 +425,11 @@ impl Tree {
 }
 
 impl State {
+    /// The rules that hold, with their subjects.
+    fn alerts(&self) -> Vec<(String, Arc<str>)> {
+        self.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect()
+    }
+
     /// Hands on what a tracker has to tell. Returns whether anything has changed.
     fn hand_on(&mut self, index: usize, now: Moment) -> bool {
         let facts = self.trees[index].tracker.take_facts();

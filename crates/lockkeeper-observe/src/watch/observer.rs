@@ -17,7 +17,7 @@ use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Tre
 use super::fact::{GapCause, Moment};
 use super::observation::{Observation, Tree};
 use super::records::{RecordedEnd, Records};
-use super::tracker::Wanted;
+use super::tracker::{Tracker, Wanted};
 
 /// How many events wait for the observer before it misses some: about 10 MB of paths.
 const EVENTS: usize = 65_536;
@@ -37,11 +37,8 @@ const JOURNAL_EVENTS: usize = 1_024;
 /// How many events of the records of ends wait for the observer. Those that it misses leave ends unexplained.
 const RECORD_EVENTS: usize = 16_384;
 
-/// What explains how a hold ended.
-enum Explanation {
-    Broken(Broken),
-    Recorded(RecordedEnd),
-}
+/// Tells a tracker what explains how a hold ended.
+type Explanation = Box<dyn FnOnce(&mut Tracker, Moment) + Send>;
 
 /// Why a tree cannot be observed at all.
 #[derive(Debug, thiserror::Error)]
@@ -263,11 +260,9 @@ impl Serving<'_> {
             }
             event = self.journal.next() => self.take_journal(event.ok_or(Interrupted::Over)?),
             Some(event) = recorded => self.take_record(event.ok_or(Interrupted::Over)?),
-            Some(entry) = self.entries.next() => match entry {
-                Some(Explanation::Broken(broken)) => self.tree.change(|tracker, now| tracker.broke(&broken, now)),
-                Some(Explanation::Recorded(end)) => self.tree.change(|tracker, now| tracker.recorded(end, now)),
-                None => {}
-            },
+            Some(explanation) = self.entries.next() => {
+                explanation.into_iter().for_each(|explanation| self.tree.change(explanation));
+            }
             Some((wanted, node)) = self.reads.next() => self.answer(wanted, node),
             Some(found) = OptionFuture::from(self.walk.as_mut()) => {
                 self.walk = None;
@@ -355,7 +350,10 @@ impl Serving<'_> {
             && path.rsplit('/').next().is_some_and(|name| name.starts_with("break-"))
         {
             let read = self.ensemble.read(&path);
-            let entry = async move { serde_json::from_slice(&read.await.ok()?.data).ok().map(Explanation::Broken) };
+            let entry = async move {
+                let broken: Broken = serde_json::from_slice(&read.await.ok()?.data).ok()?;
+                Some(Box::new(move |tracker: &mut Tracker, now| tracker.broke(&broken, now)) as Explanation)
+            };
             self.entries.push(entry.boxed());
         }
     }
@@ -367,7 +365,10 @@ impl Serving<'_> {
             && records.may_be_at(&path)
         {
             let (read, records) = (self.ensemble.read(&path), Records::clone(records));
-            let entry = async move { records.read(&path, &read.await.ok()?.data).map(Explanation::Recorded) };
+            let entry = async move {
+                let end = records.read(&path, &read.await.ok()?.data)?;
+                Some(Box::new(move |tracker: &mut Tracker, now| tracker.recorded(end, now)) as Explanation)
+            };
             self.entries.push(entry.boxed());
         }
     }

@@ -14,8 +14,8 @@ use std::time::Duration;
 use ends::{Ending, Unexplained};
 use lock::{Entry, LastChange, Lock, ReadState};
 use lockkeeper::admin::{Broken, ContenderInfo, SessionId, Walk, is_of_records};
-use lockkeeper::contest::{OwnNode, child, node_of, own_place_of, place_of};
-use lockkeeper_core::{HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
+use lockkeeper::contest::{OwnNode, child, node_of, own_place_of};
+use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
 pub use state::{ContenderState, LockState, Since, Totals};
@@ -72,6 +72,7 @@ impl From<WantedNode> for Wanted {
 }
 
 /// The locks of a tree, and what happened to them.
+#[derive(Default)]
 #[must_use = "a tracker does nothing until it is fed"]
 pub struct Tracker {
     root: Arc<str>,
@@ -108,29 +109,7 @@ pub struct Tracker {
 impl Tracker {
     /// Creates a tracker of the tree below `root`, which may be `/`. It knows nothing until its first [`Tracker::survey`].
     pub fn new(root: &str, limits: Limits) -> Self {
-        Tracker {
-            root: root.into(),
-            excluded: Vec::new(),
-            limits,
-            locks: BTreeMap::new(),
-            contenders: 0,
-            sessions: HashMap::new(),
-            ending: Vec::new(),
-            broken: Vec::new(),
-            recorded: VecDeque::new(),
-            unexplained: VecDeque::new(),
-            wanted: Vec::new(),
-            facts: Vec::new(),
-            touched: None,
-            gap: None,
-            proved: None,
-            has_surveyed: false,
-            left_out: 0,
-            unreadable: 0,
-            next_id: 0,
-            dirty: HashSet::new(),
-            unjudged: Vec::new(),
-        }
+        Tracker { root: root.into(), limits, ..Tracker::default() }
     }
 
     /// Leaves out what is at and below these paths.
@@ -440,7 +419,8 @@ impl Tracker {
         let own = own_place_of(path).filter(|_| *path != *self.root);
         // A semaphore may have been found to be one after its first contender came.
         let is_known = own.as_ref().is_some_and(|(lock, name)| has(lock, name));
-        let (lock, name) = if is_known || *path == *self.root { own? } else { place_of(path, exists)? };
+        let of_semaphore = if is_known { None } else { ForeignSemaphore::place_of(path, exists) };
+        let (lock, name) = of_semaphore.or(own)?;
         let lock = self.locks.get_key_value(lock.as_str()).map_or_else(|| lock.into(), |(known, _)| known.clone());
         Some((lock, name))
     }

@@ -98,7 +98,7 @@ impl Observation {
         let others = all - shown.len();
         let blind = state.gaps();
         let trees = state.trees.iter().map(TreeSeen::state).collect();
-        let alerts = state.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect();
+        let alerts = state.alerts();
         let deadlocks = state.deadlocks.clone();
         let jobs = state.jobs.values().cloned().collect();
         Glance { now, trees, alerts, deadlocks, jobs, gaps: blind, waited_for, locks: shown, others }

@@ -175,13 +175,11 @@ impl Tracker {
         (is_used || info.lease.is_some()).then_some(info)
     }
 
-    /// The same of a lock with a waiter.
-    pub(crate) fn described_if_waited_for(&self, path: &str) -> Option<LockInfo> {
-        let is_waited_for = self.locks.get(path)?.entries.values().any(|entry| entry.granted.is_none());
-        if !is_waited_for {
-            return None;
-        }
-        self.described(path).filter(|lock| !lock.waiters.is_empty())
+    /// The locks with a waiter.
+    pub(crate) fn waited_for(&self) -> impl Iterator<Item = LockInfo> {
+        let has_waiter = |lock: &Lock| lock.entries.values().any(|entry| entry.granted.is_none());
+        let locks = self.locks.iter().filter(move |(_, lock)| has_waiter(lock));
+        locks.filter_map(|(path, _)| self.described(path)).filter(|lock| !lock.waiters.is_empty())
     }
 
     /// Whether a read that is under way may show another holder or waiter of this lock.

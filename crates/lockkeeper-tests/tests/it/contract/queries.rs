@@ -4,7 +4,8 @@ use std::time::{Duration, SystemTime};
 
 use lockkeeper::admin::Owner;
 use lockkeeper::error::AdminError;
-use lockkeeper::{Lockkeeper, NodeFormat};
+use lockkeeper::{Error, Lockkeeper, NodeFormat};
+use lockkeeper_testkit::proxy::OpCode;
 
 use crate::support::{Kind, STEADY, World, for_every_kind};
 
@@ -15,6 +16,7 @@ for_every_kind!(
     follow_waits_for_the_first_contender,
     show_of_a_missing_path_fails_with_no_such_lock,
     unknown_children_and_contenders_without_an_owner_are_shown,
+    a_question_whose_connection_is_lost_leaves_out_no_holder,
 );
 
 /// A listing says who holds the lock, where, why, since when, and in which order the others wait.
@@ -176,4 +178,19 @@ async fn unknown_children_and_contenders_without_an_owner_are_shown(world: &Worl
     let waiter = seen.waiters.first().unwrap_or_else(|| panic!("{seen:?}"));
     assert_eq!((waiter.owner.as_ref(), waiter.described.as_str()), (None, "an unnamed owner"));
     world.remove(&world.node(silent)).await;
+}
+
+/// Without the contender that could not be read, the lock would seem to be free.
+async fn a_question_whose_connection_is_lost_leaves_out_no_holder(world: &World) {
+    let (proxy, keeper) = (world.proxy().await, world.keeper().await);
+    let guard = world.subject(&keeper).acquire().await.unwrap();
+    let admin = world.keeper_through(&proxy, STEADY).await.admin();
+    let cut = proxy.on(OpCode::GetData).path(guard.name()).cut_before_reply();
+    match admin.show(world.lock()).await {
+        Ok(lock) => assert_eq!(lock.holders.len(), 1, "{lock:?}"),
+        Err(error) => assert!(Error::from(error.clone()).is_retryable(), "{error}"),
+    }
+    assert!(cut.has_fired());
+    assert_eq!(admin.show(world.lock()).await.unwrap().holders.len(), 1);
+    guard.release().await.unwrap();
 }
