@@ -278,13 +278,13 @@ impl<'l> Waits<'l> {
         let mut found = false;
         for (number, lock) in self.locks.iter().enumerate() {
             let mut ahead = Ahead::default();
-            let (start, end) = (self.starts[number], self.starts.get(number + 1).copied());
-            for at in start..end.unwrap_or(self.members.len()) {
+            let end = self.starts.get(number + 1).copied().unwrap_or(self.members.len());
+            for (at, kept) in kept.iter().enumerate().take(end).skip(self.starts[number]) {
                 if !self.stuck[at] {
                     continue;
                 }
                 let member = self.members[at];
-                if kept[at] || member.waits && ahead.keeps_out(lock, member) {
+                if *kept || member.waits && ahead.keeps_out(lock, member) {
                     ahead.add(lock, member);
                 } else {
                     self.stuck[at] = false;

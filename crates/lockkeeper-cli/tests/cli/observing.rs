@@ -55,14 +55,25 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     let mut observing = Observing::start(&home, &["--journal", "j"]);
+    let state = || serde_json::from_str::<Value>(&observing.get("/state.json").1).unwrap();
+    // The record of an end is about an owner, whom the observer knows from the node: it must be read before it is deleted.
+    let is_read = |lock: &str, role: &str| {
+        let locks = state()["locks"].as_array().unwrap().clone();
+        locks.iter().any(|it| it["path"] == lock && it[role][0]["who"].is_string())
+    };
     for _ in 0..3 {
-        assert!(home.output(&["run", "quick", "--", "true"]).status.success());
+        let mut quick = home.spawn("quick", &[], "echo up; cat");
+        assert_eq!(quick.line(), "up");
+        until("the holder is read", || is_read("/locks/quick", "holders"));
+        quick.close_stdin();
+        assert!(quick.wait().success());
     }
     let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
     assert_eq!(holder.line(), "up");
     let mut waiter = home.spawn("slow", &[], "true");
     until("one waits", || observing.metric("lockkeeper_waiters{lock=\"/locks/slow\"}") == 1.0);
-    let state: Value = serde_json::from_str(&observing.get("/state.json").1).unwrap();
+    until("both are read", || is_read("/locks/slow", "holders") && is_read("/locks/slow", "waiters"));
+    let state = state();
     let slow = &state["locks"][0];
     assert_eq!((slow["path"].as_str(), slow["waiters"].as_array().unwrap().len()), (Some("/locks/slow"), 1));
     assert_eq!(slow["holders"][0]["message"], "nightly index");

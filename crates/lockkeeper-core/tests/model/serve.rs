@@ -1,8 +1,7 @@
 //! Handles a client's requests on the two servers, and the requests of a connection that breaks.
 
 use lockkeeper_core::{
-    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, PathMade, ReleaseSeen, Revocation,
-    WatchKind, Zxid,
+    Arrival, Event, Failure, Inspection, LastRelease, Limit, Listing, Mode, PathMade, ReleaseSeen, WatchKind, Zxid,
 };
 
 use super::client::{Client, FencedWrite, Flight, Outcome, Request, Watching};

@@ -300,13 +300,11 @@ async fn put(
     Err(SessionError::Refused { path, reason }.into())
 }
 
-/// The data of a contender's node with the request, and the request if that is a record; `None` if the node has one already.
-fn asked(
-    path: &str,
-    name: &str,
-    data: &[u8],
-    request: &Revocation,
-) -> Result<Option<(Vec<u8>, Option<Revocation>)>, AdminError> {
+/// The data of a node with a request, and the request if that is a record.
+type WithRequest = (Vec<u8>, Option<Revocation>);
+
+/// The data of a contender's node with the request; `None` if the node has one already.
+fn asked(path: &str, name: &str, data: &[u8], request: &Revocation) -> Result<Option<WithRequest>, AdminError> {
     let format = NodeFormat::of_node(name);
     let cannot = || AdminError::CannotAsk { path: path.to_owned(), node: name.to_owned() };
     if !format.allows_new_data() || ForeignSemaphore::read(name).is_some() {
