@@ -476,9 +476,10 @@ impl LockNode {
         if let Some(clock) = session_ref.time.of(&session).filter(|clock| clock.age(session.now()) < CLOCK_AGE) {
             return Ok(clock);
         }
+        let id = uuid::Uuid::from_u128(session.unique_id());
         let probe = match self.parent() {
-            "/" => format!("/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
-            parent => format!("{parent}/lockkeeper-clock-{}", uuid::Uuid::new_v4()),
+            "/" => format!("/lockkeeper-clock-{id}"),
+            parent => format!("{parent}/lockkeeper-clock-{id}"),
         };
         let ensemble = session_ref.ensemble.clone();
         let mut parents_made = false;

@@ -356,6 +356,11 @@ impl Session {
         self.life.clock.now()
     }
 
+    /// Returns a new id, which follows from the seed in a simulation.
+    pub fn unique_id(&self) -> u128 {
+        self.life.clock.unique_id()
+    }
+
     /// Reports that a write that was sent at `sent` was answered just now: it proves that the session is alive, as a heartbeat does.
     pub fn confirmed(&self, sent: Duration) {
         self.life.confirmed(sent);

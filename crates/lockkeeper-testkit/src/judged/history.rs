@@ -57,6 +57,45 @@ pub enum What {
     },
     /// The hold was changed: upgraded or downgraded.
     Changed { hold: HoldId, share: Share, token: Option<i64> },
+    /// The hold is a use of the hold that `first` was a use of: one hold for all other contenders, with one token.
+    Joins { hold: HoldId, first: HoldId },
+    /// After a loss of the hold, the lock stays unavailable for this long.
+    Delays { hold: HoldId, delay: Duration },
+    /// Somebody broke the hold, at this time by the servers. Its holder learns of that within a time.
+    Broken { hold: HoldId, within: Duration },
+    /// Somebody ended the delay of the hold, at this time by the servers.
+    Pardoned { hold: HoldId },
+    /// The hold made way for contenders of earlier classes. The event ends when its contender holds the lock again, as another hold, or
+    /// does not wait any more.
+    Yielded { hold: HoldId },
+    /// A lease of the hold began during the event, with the grant or later.
+    Leased {
+        hold: HoldId,
+        priority: i32,
+        /// Whether the hold ends with the lease.
+        strict: bool,
+        /// When the lease ends: not before the first of these times, and not after the second.
+        ends: (Duration, Duration),
+    },
+    /// A hold with a lease was found lost.
+    Ended { hold: HoldId, cause: Cause },
+    /// A request for a leased lock with this priority was under way during the event.
+    Wanted { priority: i32 },
+    /// An observer of an election reported the leader with this token, or that there is none.
+    Reported { token: Option<i64> },
+    /// A call for several locks may have held this one meanwhile.
+    Reserved,
+    /// A call for several locks was granted these, and so many of them were held at that moment.
+    Together { wanted: usize, held: usize },
+    /// A write that depends on the hold was sent. The event ends with its answer.
+    Fenced {
+        hold: HoldId,
+        token: i64,
+        /// Whether it took effect, as the answer said; `None`: it had none.
+        answer: Option<bool>,
+        /// Its transaction and its time by the servers, if it took effect.
+        done: Option<(i64, Duration)>,
+    },
     /// The hold was released. The event begins with the call and ends with its answer.
     Released {
         hold: HoldId,
@@ -115,6 +154,14 @@ pub enum What {
     Died,
     /// At the end of the run, these nodes still existed.
     LeftBehind { nodes: Vec<String> },
+}
+
+/// Why a hold with a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cause {
+    LeaseEnded,
+    Preempted,
+    Other,
 }
 
 /// The outcome of a request for a lock.

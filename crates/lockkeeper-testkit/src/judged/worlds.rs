@@ -4,6 +4,7 @@
 //! [`crate::judged::history`] judges. A script, unlike a seed, can be made smaller: [`shrink`] makes a failing one as
 //! small as possible, and [`Failure::test`] prints it as a test to keep.
 
+mod held;
 mod life;
 mod shrink;
 #[cfg(test)]
@@ -29,6 +30,15 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// What an answer takes beside the disk: two messages in pieces, the usual write, and the lag of a server.
 const OVERHEAD: Duration = Duration::from_millis(150);
 
+/// The longest lease, in milliseconds.
+const LONGEST_LEASE: u64 = 15_000;
+
+/// How long after a lease its lock is free for certain: the lock's skew, and the time of a request.
+const PAST_LEASE: u64 = 3_000;
+
+/// The longest lock delay, in milliseconds.
+const LONGEST_DELAY: u64 = 8_000;
+
 /// The number of permits.
 pub const PERMITS: u32 = 4;
 
@@ -36,16 +46,26 @@ pub const PERMITS: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Family {
     Mutex(Names),
-    /// Readers, writers, and readers that become writers.
+    /// Readers, also those of a handle together, writers, and readers that become writers.
     Shared(Names),
     /// Requests for one to all of four permits.
     Permits,
-    /// Foreground, background, and background that ages.
+    /// Foreground, background that may make way, and background that ages.
     Classes,
+    /// The uses of a lock that each handle keeps, and others.
+    Kept,
+    /// One of two locks, or both in one call.
+    Several,
+    /// Holds with a lock delay, and others.
+    Delayed,
+    /// Leased locks with priorities.
+    Leased,
+    /// An election: candidates that campaign once, that follow the events of a candidacy, and that run with hooks.
+    Elections,
 }
 
 impl Family {
-    pub const ALL: [Family; 7] = [
+    pub const ALL: [Family; 11] = [
         Family::Mutex(Names::Curator),
         Family::Shared(Names::Curator),
         Family::Permits,
@@ -53,6 +73,10 @@ impl Family {
         Family::Mutex(Names::Recipe),
         Family::Shared(Names::Recipe),
         Family::Shared(Names::Kazoo),
+        Family::Kept,
+        Family::Several,
+        Family::Delayed,
+        Family::Elections,
     ];
 }
 
@@ -135,6 +159,28 @@ pub enum Want {
     Background,
     /// The lock, behind the others until this time has passed.
     Ageing(u64),
+    /// A use of the lock that the handle keeps.
+    Kept,
+    /// To read, in one hold with the other readers of the handle.
+    Joint,
+    /// The second lock.
+    Second,
+    /// Both locks.
+    Both,
+    /// The lock, with this lock delay.
+    Delayed(u64),
+    /// The lock, for this time at least, with this priority.
+    Leased {
+        lease: u64,
+        priority: i32,
+        strict: bool,
+    },
+    /// To lead, in a term of its own.
+    Campaign,
+    /// To lead, as the events of a candidacy say.
+    Stand,
+    /// To lead, with hooks.
+    Run,
 }
 
 /// A kind of call.
@@ -159,6 +205,12 @@ pub enum Change {
     Down,
     /// A reader becomes a writer, within this time or without a limit.
     Up(Option<u64>),
+    /// A hold that is exclusive writes a node, if it is still held. The call is dropped after this time, if there is one.
+    Write(Option<u64>),
+    /// A hold in the background makes way, if it is asked to.
+    Yield,
+    /// A leased hold begins a new lease.
+    Renew,
 }
 
 /// How a hold ends.
@@ -199,13 +251,25 @@ pub enum Blow {
     SlowDisk(u64, u64),
 }
 
-/// A request to release.
+/// A request to release, or a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plea {
     /// The time since the one before.
     pub after: u64,
-    /// Whether it asks the first waiter to give up, instead of the holders to release.
-    pub waiter: bool,
+    pub act: Act,
+}
+
+/// What a person does to a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Act {
+    /// Asks the holders to release.
+    Revoke,
+    /// Asks the first waiter to give up.
+    RevokeWaiter,
+    /// Breaks the lock, if it has one holder.
+    Break,
+    /// Removes a holder or a waiter.
+    Evict,
 }
 
 /// Returns the default number of handles: several contenders share a handle, and so its session's faults.
@@ -239,8 +303,7 @@ impl Scenario {
             strikes = (0..rng.usize(10..50)).map(|_| Strike::draw(rng, timeout)).collect();
         }
         if !matches!(family, Family::Mutex(_)) || rng.bool() {
-            pleas =
-                (0..rng.usize(..25)).map(|_| Plea { after: rng.u64(100..4000), waiter: rng.u8(..3) == 0 }).collect();
+            pleas = (0..rng.usize(..25)).map(|_| Plea::draw(rng)).collect();
         }
         let handles = if calm { lives.len() } else { shared() };
         Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, timeout, slow, strikes, pleas }
@@ -274,11 +337,26 @@ impl Scenario {
         let timeout = self.timeout();
         let later = if self.slow > 0 { timeout * 24 / 100 } else { timeout / 3 };
         let healthy = calm.then(|| Health { start: timeout / 2, later });
-        Promises { permits: PERMITS, lateness, abandoned: free, idle: free, healthy, every: None }
+        let leased = if self.family == Family::Leased { LONGEST_LEASE + PAST_LEASE } else { 0 };
+        let abandoned = free + Duration::from_millis(leased);
+        Promises { permits: PERMITS, lateness, abandoned, idle: free, healthy, every: None }
     }
 }
 
 impl Scenario {
+    /// Returns how late a holder may learn that its hold was broken.
+    fn noticed(&self) -> Duration {
+        if self.strikes.is_empty() {
+            // While servers answer, a hold looks at its node again when it is 0.1 s old.
+            Duration::from_millis(500 + self.slow * 3)
+        } else if self.family == Family::Leased {
+            // Without a connection, a leased hold lasts as long as its lease.
+            self.timeout().max(Duration::from_millis(LONGEST_LEASE))
+        } else {
+            self.timeout()
+        }
+    }
+
     /// Returns the session timeout.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout)
@@ -290,7 +368,8 @@ impl Turn {
         let want = match family {
             Family::Mutex(_) => Want::Lock,
             Family::Shared(_) => match rng.u8(..5) {
-                0 | 1 => Want::Read,
+                0 => Want::Read,
+                1 => Want::Joint,
                 2 => Want::MayWrite,
                 _ => Want::Lock,
             },
@@ -300,6 +379,34 @@ impl Turn {
                 1 => Want::Background,
                 _ => Want::Ageing(rng.u64(..2000)),
             },
+            Family::Kept => {
+                if rng.u8(..3) == 0 {
+                    Want::Lock
+                } else {
+                    Want::Kept
+                }
+            }
+            Family::Several => match rng.u8(..4) {
+                0 => Want::Lock,
+                1 => Want::Second,
+                _ => Want::Both,
+            },
+            Family::Delayed => {
+                if rng.bool() {
+                    Want::Lock
+                } else {
+                    Want::Delayed(rng.u64(1..LONGEST_DELAY))
+                }
+            }
+            Family::Leased => {
+                let lease = if rng.bool() { rng.u64(200..2_000) } else { rng.u64(..LONGEST_LEASE) };
+                Want::Leased { lease, priority: rng.i32(0..3), strict: rng.bool() }
+            }
+            Family::Elections => match rng.u8(..3) {
+                0 => Want::Campaign,
+                1 => Want::Stand,
+                _ => Want::Run,
+            },
         };
         let call = match rng.u8(..4) {
             0 => Call::Try,
@@ -308,8 +415,12 @@ impl Turn {
             _ => Call::Wait,
         };
         let change = match (want, rng.u8(..4)) {
-            (Want::MayWrite, 0) | (Want::Lock, 0 | 1) => Change::Down,
+            (Want::MayWrite, 0) | (Want::Lock, 0) => Change::Down,
             (Want::MayWrite, 1 | 2) => Change::Up((rng.u8(..3) > 0).then(|| rng.u64(..2000))),
+            (Want::Background | Want::Ageing(_), 0 | 1) => Change::Yield,
+            (Want::Leased { .. }, 0) => Change::Renew,
+            (Want::Read | Want::MayWrite | Want::Joint | Want::Permits(_), _) => Change::None,
+            (_, 2 | 3) => Change::Write(rng.bool().then(|| rng.u64(..30))),
             _ => Change::None,
         };
         let end = match rng.u8(..6) {
@@ -320,6 +431,18 @@ impl Turn {
         // Sometimes longer than a session lives without its server.
         let steps = if rng.u8(..10) == 0 { 60 } else { rng.u8(..5) };
         Turn { pause: rng.u64(1..300), want, call, steps, change, heeds: rng.bool(), end }
+    }
+}
+
+impl Plea {
+    fn draw(rng: &mut fastrand::Rng) -> Plea {
+        let act = match rng.u8(..6) {
+            0 | 1 => Act::RevokeWaiter,
+            2 => Act::Break,
+            3 => Act::Evict,
+            _ => Act::Revoke,
+        };
+        Plea { after: rng.u64(100..4000), act }
     }
 }
 

@@ -68,6 +68,26 @@ fn seeded_worlds_of_classes_keep_the_contract() {
     explore(15, Family::Classes);
 }
 
+#[test]
+fn seeded_worlds_of_kept_locks_keep_the_contract() {
+    explore(15, Family::Kept);
+}
+
+#[test]
+fn seeded_worlds_of_several_locks_in_one_call_keep_the_contract() {
+    explore(15, Family::Several);
+}
+
+#[test]
+fn seeded_worlds_of_lock_delays_keep_the_contract() {
+    explore(15, Family::Delayed);
+}
+
+#[test]
+fn seeded_worlds_of_elections_keep_the_contract() {
+    explore(15, Family::Elections);
+}
+
 /// For every waiting time and every position: a hold starts with half of the session timeout, and no work is stopped.
 #[test]
 fn a_healthy_hold_stays_healthy_in_queues_of_3_10_and_300() {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
-use super::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What};
+use super::{Cause, Event, Grant, HoldId, Outcome, QueuePosition, Share, What};
 
 /// The promises that depend on the kinds of the locks and the faults of their world.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,6 +65,16 @@ pub enum Claim {
     NoOrphan,
     /// Each slot of a job runs exactly once.
     Once,
+    /// Of several locks in one call, all are granted or none.
+    AllOrNone,
+    /// After a loss, the lock stays unavailable for the hold's delay.
+    Delay,
+    /// A hold that makes way goes on only after a contender that it made way for.
+    Yield,
+    /// A leased hold lasts as long as its lease, unless a request of a higher priority ends it.
+    Lease,
+    /// An observer reports the leaders in their order, and the last one.
+    Report,
 }
 
 /// A promise that was not kept.
@@ -150,6 +160,12 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
         case.old_after_new();
         case.healthy(&events);
         case.writes(&events);
+        case.fenced(&events);
+        case.broken();
+        case.delays();
+        case.yields(&events);
+        case.leases(&events);
+        case.reports(&events);
         case.tokens();
         case.order();
         case.overtaken(&events);
@@ -187,11 +203,30 @@ struct Hold {
     over: (Duration, bool),
     /// From when until when it may be believed beside another hold, or beside any.
     excuses: Vec<(Duration, Duration, Option<HoldId>)>,
+    /// The first use of the same hold, if this is a later one.
+    joins: Option<HoldId>,
+    delay: Duration,
+    /// When somebody ended the delay.
+    pardoned: Option<Duration>,
+    /// When somebody broke it, and until when it may be believed at most.
+    broken: Option<(Duration, Duration)>,
+    /// Its last lease: the priority, whether it ends with the lease, and the bounds of its end.
+    lease: Option<(i32, bool, (Duration, Duration))>,
 }
 
 impl Hold {
     fn first(&self) -> &Stretch {
         &self.stretches[0]
+    }
+
+    /// The time of the last belief; the grant, if there was none.
+    fn last_belief(&self) -> Duration {
+        self.stretches.iter().filter_map(|stretch| stretch.believed).map(|(_, last)| last).fold(self.granted, Ord::max)
+    }
+
+    /// The time, but not after somebody broke it.
+    fn unless_broken(&self, at: Duration) -> Duration {
+        self.broken.map_or(at, |(broken, _)| at.min(broken))
     }
 }
 
@@ -244,6 +279,11 @@ impl Case<'_> {
                 lost: None,
                 over,
                 excuses: Vec::new(),
+                joins: None,
+                delay: Duration::ZERO,
+                pardoned: None,
+                broken: None,
+                lease: None,
             };
             self.holds.insert(hold, known);
         }
@@ -253,17 +293,45 @@ impl Case<'_> {
         for event in later {
             let of = match event.what {
                 What::Looked { hold, .. } | What::Changed { hold, .. } | What::Released { hold, .. } => hold,
-                What::Excused { hold, beside } => {
-                    if let Some(hold) = self.holds.get_mut(&hold) {
-                        hold.excuses.push((event.from, event.until, beside));
-                    }
-                    continue;
-                }
+                What::Excused { hold, .. }
+                | What::Pardoned { hold }
+                | What::Joins { hold, .. }
+                | What::Delays { hold, .. } => hold,
+                What::Broken { hold, .. } | What::Yielded { hold } | What::Leased { hold, .. } => hold,
                 _ => continue,
             };
             let Some(hold) = self.holds.get_mut(&of) else { continue };
             let mut undead = None;
             match event.what {
+                What::Excused { beside, .. } => {
+                    hold.excuses.push((event.from, event.until, beside));
+                    continue;
+                }
+                What::Joins { first, .. } => {
+                    hold.joins = Some(first);
+                    continue;
+                }
+                What::Pardoned { .. } => {
+                    hold.pardoned = Some(event.from);
+                    continue;
+                }
+                What::Delays { delay, .. } => {
+                    hold.delay = delay;
+                    continue;
+                }
+                What::Leased { priority, strict, ends, .. } => {
+                    hold.lease = Some((priority, strict, ends));
+                    continue;
+                }
+                What::Broken { within, .. } => {
+                    hold.excuses.push((event.from, event.until + within, None));
+                    hold.broken = Some((event.until, event.until + within));
+                    continue;
+                }
+                What::Yielded { .. } => {
+                    hold.over.0 = hold.over.0.max(event.from);
+                    continue;
+                }
                 What::Looked { held: true, .. } => {
                     self.verdict.tally.looks += 1;
                     undead = hold.lost.filter(|lost| *lost < event.from);
@@ -295,6 +363,10 @@ impl Case<'_> {
                 What::Asked { limit, outcome } => (limit, outcome),
                 What::LeftBehind { nodes } if !nodes.is_empty() => {
                     self.accuse(Claim::NoOrphan, format!("left behind: {nodes:?}"));
+                    continue;
+                }
+                What::Together { wanted, held } if held < wanted => {
+                    self.accuse(Claim::AllOrNone, format!("{} got {held} of {wanted} locks", event.contender));
                     continue;
                 }
                 _ => continue,
@@ -434,7 +506,12 @@ impl Case<'_> {
     /// While servers answer and clocks run, no hold is lost.
     fn healthy(&mut self, events: &[&Event]) {
         let Some(Health { start, later }) = self.promises.healthy else { return };
-        let lost: Vec<_> = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold.lost?))).collect();
+        let lost: Vec<_> = self
+            .holds
+            .iter()
+            .filter(|(_, hold)| hold.broken.is_none() && hold.lease.is_none())
+            .filter_map(|(id, hold)| Some((*id, hold.lost?)))
+            .collect();
         for (id, lost) in lost {
             self.accuse(Claim::Healthy, format!("{id:?} was lost at {lost:?}"));
         }
@@ -450,8 +527,17 @@ impl Case<'_> {
                 What::Trusted { hold, sure, left } => (hold, sure, left),
                 _ => continue,
             };
+            if self
+                .holds
+                .get(&id)
+                .is_some_and(|hold| hold.lease.is_some() || hold.unless_broken(event.until) < event.until)
+            {
+                continue;
+            }
             self.verdict.tally.trusts += 1;
-            let least = if begun.insert(id) { start } else { later };
+            // A later use of a hold begins with what the hold has.
+            let is_new = self.holds.get(&id).is_none_or(|hold| hold.joins.is_none());
+            let least = if begun.insert(id) && is_new { start } else { later };
             if !sure || left < least {
                 let how = if sure { "trusted" } else { "suspected" };
                 self.accuse(Claim::Healthy, format!("{id:?} is {how} for {left:?} at {:?}, not {least:?}", event.from));
@@ -489,6 +575,167 @@ impl Case<'_> {
             }
         }
         self.reads(events);
+    }
+
+    /// A fenced write takes effect only while the hold stands, in the servers' own order. Tokens of later ones never fall.
+    fn fenced(&mut self, events: &[&Event]) {
+        let mut newest: Option<(i64, i64, HoldId)> = None;
+        let mut done_ones = Vec::new();
+        for event in events {
+            let What::Fenced { hold, token, answer, done } = event.what else { continue };
+            match (answer, done) {
+                (Some(true), None) => {
+                    self.accuse_of(Claim::NoLostUpdate, format!("a write of {hold:?} is lost"), &[hold])
+                }
+                (Some(false), Some(_)) => {
+                    self.accuse_of(Claim::Fencing, format!("a refused write of {hold:?} took effect"), &[hold]);
+                }
+                (_, None) => self.verdict.tally.refused += 1,
+                (_, Some((txn, at))) => done_ones.push((txn, at, token, hold)),
+            }
+        }
+        done_ones.sort_unstable();
+        for (txn, at, token, id) in done_ones {
+            self.verdict.tally.accepted += 1;
+            let after = |other: Duration| at > other;
+            let Some(own) = self.holds.get(&id) else { continue };
+            let over = own.over.1 && after(own.over.0) || own.broken.is_some_and(|(broken, _)| after(broken));
+            let next = |(other, next): (&HoldId, &Hold)| {
+                let is_newer = next.first().share == Share::Alone && next.first().token > Some(token);
+                (is_newer && after(next.granted)).then_some(*other)
+            };
+            let next = self.holds.iter().find_map(next);
+            match newest.filter(|(_, newer, _)| token < *newer).map(|(.., by)| by).or(next) {
+                Some(by) => {
+                    self.verdict.tally.stale += 1;
+                    let detail = format!("{id:?} wrote in {txn:#x} at {at:?} under {token}, after {by:?}");
+                    self.accuse_of(Claim::Fencing, detail, &[id, by]);
+                }
+                None if over => {
+                    self.accuse_of(Claim::Fencing, format!("{id:?} wrote at {at:?}, after its end"), &[id]);
+                }
+                None => newest = Some((txn, token, id)),
+            }
+        }
+    }
+
+    /// A holder learns in time that its hold was broken.
+    fn broken(&mut self) {
+        let late = |(id, hold): (&HoldId, &Hold)| {
+            let (broken, until) = hold.broken?;
+            (hold.last_belief() > until && hold.granted < until).then(|| (*id, broken, hold.last_belief()))
+        };
+        for (id, broken, believed) in self.holds.iter().filter_map(late).collect::<Vec<_>>() {
+            self.accuse_of(
+                Claim::EndsInTime,
+                format!("{id:?}, broken at {broken:?}, is believed at {believed:?}"),
+                &[id],
+            );
+        }
+    }
+
+    /// After a loss, no other contender is granted the lock before the delay has passed since the last belief.
+    fn delays(&mut self) {
+        let mut early = Vec::new();
+        for (id, hold) in self.holds.iter().filter(|(_, hold)| hold.delay > Duration::ZERO && hold.lost.is_some()) {
+            let last = hold.unless_broken(hold.last_belief());
+            let over = (last + hold.delay).min(hold.pardoned.unwrap_or(Duration::MAX));
+            let is_early = |other: &Hold| other.granted > last && other.granted < over;
+            let others = self.holds.iter().filter(|(other, _)| *other != id);
+            early
+                .extend(others.filter(|(_, other)| is_early(other)).map(|(other, it)| (*id, last, *other, it.granted)));
+        }
+        for (id, last, other, granted) in early {
+            let detail = format!("{other:?} was granted the lock at {granted:?}, {id:?} was lost after {last:?}");
+            self.accuse_of(Claim::Delay, detail, &[id, other]);
+        }
+    }
+
+    /// A hold makes way for another contender, which is granted the lock meanwhile or has stopped waiting. In a world without faults, no
+    /// later class is served while an earlier one waits.
+    fn yields(&mut self, events: &[&Event]) {
+        for event in events {
+            let What::Yielded { hold } = event.what else { continue };
+            let is_meanwhile = |it: &Event| {
+                let outcome = matches!(&it.what, What::Asked { .. } | What::Broken { .. });
+                let recently = it.until + self.promises.abandoned > event.from;
+                outcome && it.contender != event.contender && recently && it.from < event.until
+            };
+            if !events.iter().any(|it| is_meanwhile(it)) {
+                let detail = format!("{hold:?} made way at {:?} for no contender", event.from);
+                self.accuse_of(Claim::Yield, detail, &[hold]);
+            }
+        }
+        let classes = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold, hold.place?.class)));
+        let mut passed = Vec::new();
+        for (id, hold, class) in classes.clone().filter(|_| self.promises.healthy.is_some()) {
+            let waits =
+                |first: &Hold| first.asked + self.promises.idle * 2 < hold.granted && hold.granted < first.granted;
+            let over = classes.clone().find(|(_, first, earlier)| *earlier < class && *earlier > 0 && waits(first));
+            passed.extend(over.map(|(first, ..)| (id, hold.granted, first)));
+        }
+        for (id, granted, first) in passed {
+            let detail =
+                format!("{id:?} was granted the lock at {granted:?}, while {first:?} of an earlier class waited");
+            self.accuse_of(Claim::Order, detail, &[id, first]);
+        }
+    }
+
+    /// A leased hold is not believed after its lease if it ends with that. It is preempted only for a request of a higher priority.
+    /// In a world without faults, nothing else ends it before the end of its lease; after that, only a request does.
+    fn leases(&mut self, events: &[&Event]) {
+        let mut wrong = Vec::new();
+        for (id, hold) in &self.holds {
+            if let Some((_, true, (_, latest))) = hold.lease
+                && hold.last_belief() > latest
+            {
+                wrong.push((*id, format!("is believed at {:?}, after its lease", hold.last_belief())));
+            }
+        }
+        for event in events {
+            let What::Ended { hold: id, cause } = event.what else { continue };
+            let Some(hold) = self.holds.get(&id) else { continue };
+            let Some((own, strict, (earliest, _))) = hold.lease else { continue };
+            let is_asked = |above: i32| {
+                let is_asked = |it: &&Event| {
+                    let meanwhile = it.from < event.until && it.until > hold.granted;
+                    let higher = matches!(it.what, What::Wanted { priority } if priority >= above);
+                    meanwhile && higher && it.contender != event.contender
+                };
+                events.iter().any(|it| is_asked(&it))
+            };
+            let calm = self.promises.healthy.is_some() && hold.broken.is_none();
+            let early = event.until < earliest;
+            let is_right = match cause {
+                Cause::Preempted => is_asked(own.saturating_add(1)),
+                Cause::LeaseEnded => !calm || !early && (strict || is_asked(i32::MIN)),
+                Cause::Other => !calm,
+            };
+            if !is_right {
+                wrong.push((id, format!("is lost at {:?}: {cause:?}, its lease ends at {earliest:?}", event.until)));
+            }
+        }
+        for (id, what) in wrong {
+            self.accuse_of(Claim::Lease, format!("{id:?} {what}"), &[id]);
+        }
+    }
+
+    /// An observer reports each leader once, in the order of their terms; the last report is that nobody leads.
+    fn reports(&mut self, events: &[&Event]) {
+        let reported = |event: &&&Event| matches!(event.what, What::Reported { .. });
+        let mut reports: Vec<_> = events.iter().filter(reported).collect();
+        reports.sort_by_key(|event| event.from);
+        let (mut newest, mut before) = (None, Some(i64::MIN));
+        for event in reports {
+            let What::Reported { token } = event.what else { continue };
+            if token == before || token.is_some() && token <= newest {
+                self.accuse(Claim::Report, format!("{token:?} at {:?}, after {before:?} and {newest:?}", event.from));
+            }
+            (newest, before) = (newest.max(token), token);
+        }
+        if let Some(leader) = before.filter(|leader| *leader > i64::MIN) {
+            self.accuse(Claim::Report, format!("at the end, {leader} is reported"));
+        }
     }
 
     /// Who reads a resource under a hold sees every write that ended before that hold.
@@ -543,7 +790,9 @@ impl Case<'_> {
                 let alone = share == Share::Alone || other.first().share == Share::Alone;
                 before && alone && other.first().token.is_some_and(|earlier| token <= earlier)
             };
-            if token <= earlier && !self.is_explained(id, is_wrong) {
+            let is_one = |own: HoldId| self.holds[&own].joins.unwrap_or(own);
+            let fell = token < earlier || token == earlier && is_one(id) != is_one(by);
+            if fell && !self.is_explained(id, is_wrong) {
                 let detail = format!("{id:?} has {token} from {at:?}, {by:?} had {earlier} before");
                 self.accuse_of(Claim::Tokens, detail, &[id, by]);
             }
@@ -557,24 +806,29 @@ impl Case<'_> {
             if let (Some(QueuePosition { class, number: Some(number) }), Share::Alone, Some((first, last))) =
                 (hold.place, hold.first().share, hold.first().believed)
             {
-                places.push((class, number, first, last, *id));
+                places.push((class, number, first, hold.unless_broken(last), *id));
             }
         }
         places.sort_by_key(|(class, number, ..)| (*class, std::cmp::Reverse(*number)));
         for class in places.chunk_by(|one, other| one.0 == other.0) {
             let mut later: Option<(Duration, HoldId)> = None;
-            for (_, number, first, last, id) in class {
-                if let Some((before, other)) = later
-                    && before < *last
-                {
-                    let detail =
-                        format!("{id:?} (number {number}) at {last:?}, {other:?} behind it at {before:?} already");
-                    self.accuse_of(Claim::Order, detail, &[*id, other]);
+            // A hold that made way has the number of the one before.
+            for same in class.chunk_by(|one, other| one.1 == other.1) {
+                for (_, number, _, last, id) in same {
+                    if let Some((before, other)) = later
+                        && before < *last
+                    {
+                        let detail =
+                            format!("{id:?} (number {number}) at {last:?}, {other:?} behind it at {before:?} already");
+                        self.accuse_of(Claim::Order, detail, &[*id, other]);
+                    }
                 }
-                later = match later {
-                    Some(known) if known.0 <= *first => Some(known),
-                    _ => Some((*first, *id)),
-                };
+                for (_, _, first, _, id) in same {
+                    later = match later {
+                        Some(known) if known.0 <= *first => Some(known),
+                        _ => Some((*first, *id)),
+                    };
+                }
             }
         }
     }
@@ -604,10 +858,17 @@ impl Case<'_> {
         let mut taken: Vec<(Duration, Duration)> = Vec::new();
         for hold in self.holds.values() {
             let (over, confirmed) = hold.over;
-            let over = if confirmed { over } else { over + self.promises.abandoned };
-            taken.push((hold.granted, over));
+            let over = match hold.broken {
+                Some((broken, _)) => broken + hold.delay,
+                None if confirmed => over,
+                None => over + self.promises.abandoned + hold.delay,
+            };
+            taken.push((hold.granted, over.max(hold.granted)));
         }
         for event in events {
+            if event.what == What::Reserved {
+                taken.push((event.from, event.until));
+            }
             if let What::Asked { outcome, .. } = &event.what
                 && !matches!(outcome, Outcome::Granted(_) | Outcome::Pending)
             {

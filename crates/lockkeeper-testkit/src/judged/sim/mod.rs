@@ -23,14 +23,14 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use lockkeeper_client::Connect;
 use lockkeeper_server::machine::{
     ConnectionId, Effect, Limits, Machine, MachineConfig, Now, Schemes, Tree, Txn, TxnOp,
 };
-use lockkeeper_wire::{ConnectRequest, Request, VersionedPath};
+use lockkeeper_wire::{ConnectRequest, Create, CreateMode, Request, VersionedPath};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -159,6 +159,8 @@ struct Faults {
     alone_since: Instant,
 }
 
+/// When the ensemble was made, in milliseconds since 1970 by its servers' clock.
+const BEGAN_MS: i64 = 1_700_000_000_000;
 /// How long a piece takes over a slow link, in addition.
 const SLOW: Range<Duration> = Duration::from_millis(50)..Duration::from_millis(400);
 /// One write of this many arrives in two or more pieces.
@@ -327,15 +329,39 @@ impl Sim {
         self.world().sent.finish()
     }
 
+    /// Returns the nodes below one at the leader: each with the transaction that created it, and its time.
+    pub fn below(&self, path: &str) -> Vec<(String, i64, Duration)> {
+        let created = |name: String| {
+            let stat = self.world().machine.tree().get(&format!("{path}/{name}"))?.stat();
+            let at = SystemTime::UNIX_EPOCH + Duration::from_millis(stat.ctime.unsigned_abs());
+            Some((name, stat.czxid, self.time_of(at)))
+        };
+        self.children(path).into_iter().filter_map(created).collect()
+    }
+
+    /// Returns the time since the ensemble was made, of a moment by its servers' clock.
+    pub fn time_of(&self, at: SystemTime) -> Duration {
+        let began = SystemTime::UNIX_EPOCH + Duration::from_millis(BEGAN_MS.unsigned_abs());
+        at.duration_since(began).unwrap_or_default()
+    }
+
+    /// Creates a persistent node without data, as an operator would.
+    pub fn create(&self, path: &str) {
+        self.operate(Request::Create(Create::new(path, "", CreateMode::Persistent)));
+    }
+
     /// Deletes a node as an operator would.
     pub fn delete(&self, path: &str) {
+        self.operate(Request::Delete(VersionedPath { path: path.to_owned(), version: -1 }));
+    }
+
+    fn operate(&self, request: Request) {
         let (mut effects, now) = (Vec::new(), self.now());
         let mut world = self.world();
         let connection = world.number_connection();
         let wish = ConnectRequest { timeout_ms: 1000, ..ConnectRequest::default() };
         world.machine.connect(connection, &wish, [0; 16], true, now, &mut effects);
-        let delete = Request::Delete(VersionedPath { path: path.to_owned(), version: -1 });
-        world.machine.request(connection, 1, delete, now, &mut effects);
+        world.machine.request(connection, 1, request, now, &mut effects);
         world.machine.request(connection, 2, Request::CloseSession, now, &mut effects);
         self.commit(&mut world, &effects);
     }
@@ -356,7 +382,7 @@ impl Sim {
 
     fn now(&self) -> Now {
         let monotonic = self.origin.elapsed();
-        Now { monotonic, wall_ms: 1_700_000_000_000 + i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX) }
+        Now { monotonic, wall_ms: BEGAN_MS + i64::try_from(monotonic.as_millis()).unwrap_or(i64::MAX) }
     }
 
     /// Sends the machine's commits to all servers.

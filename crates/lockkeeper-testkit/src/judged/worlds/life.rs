@@ -1,21 +1,29 @@
 //! Runs a scenario: lives, faults and requests to release run concurrently. Time passes only when nothing else can
 //! happen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use lockkeeper::admin::Owner;
-use lockkeeper::error::{AcquireError, AdminError, Error, SessionError};
-use lockkeeper::guard::{HoldState, Permit, UpgradeableGuard};
-use lockkeeper::{Class, FencingToken, Guard, Holding, Lockkeeper, WriteGuard};
+use lockkeeper::admin::{Broken, Owner};
+use lockkeeper::error::{AcquireError, AdminError, Error, SessionError, WriteError};
+use lockkeeper::guard::{FencedWrite, HoldState};
+use lockkeeper::request::Access;
+use lockkeeper::{CancellationToken, FencingToken, Guard, Holding, Lockkeeper, Loss};
+use lockkeeper_election::{Demotion, Election};
 use tokio::time::sleep;
 
-use super::{Blow, Call, Change, End, Failure, Family, PERMITS, Problem, Ran, Scenario, Turn, Want};
-use crate::judged::history::{Event, Grant, HoldId, Outcome, QueuePosition, Share, What, judge};
+use super::held::{Changed, Held, ask, candidate, change, each};
+use super::{Act, Blow, Call, Change, End, Failure, Family, Problem, Ran, Scenario, Turn, Want};
+use crate::judged::history::{Cause, Event, Grant, HoldId, Outcome, QueuePosition, Share, What, judge};
 use crate::judged::sim::{Settings, Sim, Trouble};
 
-const LOCK: &str = "/locks/simulated";
+/// The paths of the locks, by their numbers in the history. Most families have one.
+pub(super) const LOCKS: [&str; 2] = ["/locks/simulated", "/locks/simulated2"];
+
+/// The node that fenced writes change. Each one also creates a node below it.
+const DATA: &str = "/data";
 
 /// Time limit for waiters after the last fault: a longer wait would never end.
 const PATIENCE: Duration = Duration::from_secs(1_800);
@@ -64,25 +72,38 @@ async fn live(scenario: &Scenario) -> Lived {
         // With the slowest disks, the second attempt to connect succeeds after 12 s.
         builder.connect_timeout(scenario.timeout().max(Duration::from_secs(10))).simulated(sim.network())
     };
-    let keepers: Vec<Lockkeeper> = (0..scenario.handles.max(1)).map(keeper).collect();
-    let (family, lasting, hosts) = (scenario.family, scenario.lasting, keepers.len());
-    let world = World { sim: sim.clone(), family, lasting, hosts, record: Arc::default() };
+    sim.create(DATA);
+    let handles: Vec<Handle> =
+        (0..scenario.handles.max(1)).map(|at| Handle::new(keeper(at), scenario.family)).collect();
+    let (lasting, hosts) = (scenario.lasting, handles.len());
+    let noticed = scenario.noticed();
+    // The process of the last contender, whose network has no faults.
+    let last = Handle::new(keeper(hosts), scenario.family);
+    let world = World { sim: sim.clone(), lasting, hosts, noticed, record: Arc::default() };
+    let observing = tokio::spawn({
+        let (world, last) = (world.clone(), last.clone());
+        async move {
+            if last.family == Family::Elections {
+                world.observe(&last).await
+            }
+        }
+    });
     let mut tasks = Vec::new();
     for (at, turns) in scenario.lives.iter().enumerate() {
-        let (world, keeper, turns) = (world.clone(), keepers[at % keepers.len()].clone(), turns.clone());
+        let (world, handle, turns) = (world.clone(), handles[at % handles.len()].clone(), turns.clone());
         let contender = u32::try_from(at).unwrap_or(u32::MAX);
         tasks.push(tokio::spawn(async move {
             for turn in turns {
-                world.turn(contender, &keeper, turn).await?;
+                world.turn(contender, &handle, turn).await?;
             }
             Ok(())
         }));
     }
-    let (pleading, keeper, pleas) = (world.clone(), keepers[0].clone(), scenario.pleas.clone());
+    let (pleading, pleader, pleas) = (world.clone(), handles[0].keeper.clone(), scenario.pleas.clone());
     let pleading = tokio::spawn(async move {
         for plea in pleas {
             sleep(Duration::from_millis(plea.after)).await;
-            pleading.plead(&keeper, plea.waiter).await?;
+            pleading.plead(&pleader, plea.act).await?;
         }
         Ok(())
     });
@@ -91,7 +112,7 @@ async fn live(scenario: &Scenario) -> Lived {
         sleep(Duration::from_millis(strike.after)).await;
         world.strike(strike.blow);
     }
-    let mut unexpected = Vec::new();
+    let (mut unexpected, mut stuck) = (Vec::new(), false);
     for task in tasks {
         // After the last fault, every wait ends. All turns take minutes if each one waits for all others.
         let ended = tokio::time::timeout(PATIENCE, task).await;
@@ -99,31 +120,78 @@ async fn live(scenario: &Scenario) -> Lived {
             Ok(Ok(Ok(()))) => {}
             Ok(Ok(Err::<(), String>(what))) => unexpected.push(what),
             Ok(Err(panic)) => unexpected.push(panic.to_string()),
-            Err(_) => break,
+            Err(_) => {
+                stuck = true;
+                break;
+            }
         }
     }
-    let stuck = world.pending();
-    if stuck == 0 {
-        for keeper in keepers {
-            keeper.close().await;
+    if world.pending() == 0 && stuck {
+        unexpected.push("a contender that has or had the lock waits for ever".to_owned());
+    } else if !stuck {
+        // The guards of a contender that panicked end here.
+        world.record().inside.clear();
+        for Handle { keeper, .. } in handles {
+            if !keeper.close_within(PATIENCE).await {
+                unexpected.push("a handle does not close".to_owned());
+            }
         }
         // The nodes of a lost session are deleted with it.
         sleep(scenario.timeout() * 2).await;
-        let nodes = sim.children(LOCK);
-        world.add(0, world.now(), What::LeftBehind { nodes });
+        // An abandoned hold with a delay leaves a node until the next contender comes.
+        // Another contender than all others, of the last host.
+        let world = World { hosts: hosts + 1, ..world.clone() };
+        let contender = u32::try_from(hosts + (hosts + 1) * scenario.lives.len()).unwrap_or(u32::MAX);
+        if let Some(turn) = scenario.lives.iter().flatten().next() {
+            let (call, change, end) = (Call::Wait, Change::None, End::Release);
+            let turn = Turn { pause: 0, call, change, steps: 0, heeds: false, end, ..*turn };
+            let ended = tokio::time::timeout(PATIENCE, world.turn(contender, &last, turn)).await;
+            unexpected.extend(ended.unwrap_or(Ok(())).err());
+            world.pending();
+        }
+        sleep(scenario.timeout()).await;
+        observing.abort();
+        world.look_back(&last.keeper).await;
+        last.keeper.close().await;
+        for (lock, path) in (0..).zip(LOCKS) {
+            let mut nodes = sim.children(path);
+            // The record of a leased lock is the node itself.
+            let records = sim.children("/locks").into_iter().filter(|name| path.ends_with(&format!("/{name}")));
+            nodes.extend(records.filter(|_| scenario.family == Family::Leased));
+            world.add(0, lock, world.now(), What::LeftBehind { nodes });
+        }
     }
     let history = std::mem::take(&mut world.record().events);
     unexpected.append(&mut world.record().unexpected);
     Lived { history, unexpected, sim }
 }
 
+/// A process: its session, and what its contenders have together.
+#[derive(Clone)]
+pub(super) struct Handle {
+    pub(super) keeper: Lockkeeper,
+    pub(super) family: Family,
+    pub(super) kept: lockkeeper::Mutex,
+    pub(super) joint: Access<Guard>,
+}
+
+impl Handle {
+    fn new(keeper: Lockkeeper, family: Family) -> Self {
+        let kept = keeper.mutex(LOCKS[0]).keep();
+        let lock = keeper.rwlock(LOCKS[0]);
+        let lock = if let Family::Shared(names) = family { lock.node_format(names.into()) } else { lock };
+        Handle { joint: lock.read().share(), keeper, family, kept }
+    }
+}
+
 #[derive(Clone)]
 struct World {
     sim: Sim,
-    family: Family,
     lasting: bool,
     /// The number of handles: each is a host of its own.
     hosts: usize,
+    /// How late a holder may learn that its hold was broken.
+    noticed: Duration,
     record: Arc<Mutex<Record>>,
 }
 
@@ -133,6 +201,12 @@ struct Record {
     last: Duration,
     next: u64,
     inside: BTreeMap<HoldId, Inside>,
+    /// The holds that were found lost.
+    lost: BTreeSet<HoldId>,
+    /// The node and the token of each hold.
+    nodes: BTreeMap<HoldId, (String, Option<FencingToken>)>,
+    /// The fenced writes: hold, token, times, and what the answer said.
+    writes: Vec<(HoldId, i64, [Duration; 2], Option<bool>)>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
     /// Answers that no world may cause.
@@ -142,7 +216,6 @@ struct Record {
 struct Inside {
     contender: u32,
     held: Held,
-    lost: bool,
 }
 
 impl World {
@@ -157,9 +230,9 @@ impl World {
         record.last
     }
 
-    fn add(&self, contender: u32, from: Duration, what: What) {
+    fn add(&self, contender: u32, lock: u32, from: Duration, what: What) {
         let until = self.now();
-        self.record().events.push(Event { contender, lock: 0, from, until, what });
+        self.record().events.push(Event { contender, lock, from, until, what });
     }
 
     /// Records the calls without an answer as pending.
@@ -167,7 +240,7 @@ impl World {
         let asking = std::mem::take(&mut self.record().asking);
         let stuck = asking.len();
         for (contender, (from, limit)) in asking {
-            self.add(contender, from, What::Asked { limit, outcome: Outcome::Pending });
+            self.add(contender, 0, from, What::Asked { limit, outcome: Outcome::Pending });
         }
         stuck
     }
@@ -187,48 +260,72 @@ impl World {
         }
     }
 
-    async fn plead(&self, keeper: &Lockkeeper, waiter: bool) -> Result<(), String> {
-        let admin = keeper.admin();
-        let outcome = if waiter {
-            match admin.show(LOCK).await {
+    async fn plead(&self, keeper: &Lockkeeper, act: Act) -> Result<(), String> {
+        let (admin, path) = (keeper.admin(), LOCKS[self.sim.pick(LOCKS.len())]);
+        let outcome = match act {
+            Act::Revoke => admin.revoke(path, Some("because")).await.map(drop),
+            Act::Break => admin.break_lock(path, "because").await.map(drop),
+            Act::RevokeWaiter => match admin.show(path).await {
                 Ok(seen) => match seen.waiters.first() {
-                    Some(waiter) => admin.revoke_node(LOCK, &waiter.node, None).await.map(drop),
+                    Some(waiter) => admin.revoke_node(path, &waiter.node, None).await.map(drop),
                     None => Ok(()),
                 },
                 Err(error) => Err(error),
-            }
-        } else {
-            admin.revoke(LOCK, Some("because")).await.map(drop)
+            },
+            Act::Evict => match admin.show(path).await {
+                Ok(seen) => {
+                    let contenders: Vec<_> = seen.holders.iter().chain(&seen.waiters).collect();
+                    match contenders.get(self.sim.pick(contenders.len().max(1))) {
+                        Some(contender) => admin.evict(path, contender, "because").await.map(drop),
+                        None => Ok(()),
+                    }
+                }
+                Err(error) => Err(error),
+            },
         };
         match outcome.map_err(Error::from) {
-            Err(Error::Admin(AdminError::NoSuchLock { .. } | AdminError::NotContending { .. })) => Ok(()),
+            Err(Error::Admin(
+                AdminError::NoSuchLock { .. }
+                | AdminError::NotContending { .. }
+                | AdminError::NobodyHolds { .. }
+                | AdminError::SeveralHold { .. },
+            )) => Ok(()),
             Err(error) if !expected(&error) => Err(error.to_string()),
             _ => Ok(()),
         }
     }
 
-    async fn turn(&self, contender: u32, keeper: &Lockkeeper, turn: Turn) -> Result<(), String> {
+    async fn turn(&self, contender: u32, handle: &Handle, turn: Turn) -> Result<(), String> {
         sleep(Duration::from_millis(turn.pause)).await;
         let limit = match turn.call {
             Call::Try | Call::Within(0) => Some(TRY),
             Call::Within(limit) | Call::Dropped(limit) => Some(Duration::from_millis(limit)),
             Call::Wait => None,
         };
+        if turn.want == Want::Run {
+            return self.run_for_office(contender, handle, (turn, limit)).await;
+        }
         let from = self.now();
         self.record().asking.insert(contender, (from, limit));
-        let asked = self.ask(keeper, turn).await;
+        let asked = ask(handle, turn, format!("{contender}-{}", from.as_nanos())).await;
         self.record().asking.remove(&contender);
+        if let (Want::Leased { priority, .. }, false) = (turn.want, turn.call == Call::Try) {
+            self.add(contender, 0, from, What::Wanted { priority });
+        }
+        let locks = match turn.want {
+            Want::Both => 0..2,
+            Want::Second => 1..2,
+            _ => 0..1,
+        };
+        let several = locks.len() > 1;
+        // Each of several locks is tried once.
+        let limit = if turn.call == Call::Try && several { Some(TRY * 2) } else { limit };
+        for lock in locks.clone().filter(|_| several) {
+            self.add(contender, lock, from, What::Reserved);
+        }
         let outcome = match asked {
             Some(Ok(held)) => {
-                let hold = {
-                    let mut record = self.record();
-                    record.next += 1;
-                    HoldId(record.next)
-                };
-                let place = if self.lasting { place(turn.want, &held.holding().node()) } else { None };
-                let grant = Grant { hold, share: held.share(), token: held.token().map(FencingToken::get), place };
-                self.add(contender, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
-                self.trust(contender, hold, held.holding());
+                let hold = self.granted(contender, (from, limit), (held.holdings(), held.share()), turn.want);
                 self.work(contender, hold, held, turn).await;
                 return Ok(());
             }
@@ -238,87 +335,291 @@ impl World {
             Some(Err(error)) => return Err(error.to_string()),
             None => Outcome::Dropped,
         };
-        self.add(contender, from, What::Asked { limit, outcome });
+        for lock in locks {
+            self.add(contender, lock, from, What::Asked { limit, outcome: outcome.clone() });
+        }
         Ok(())
     }
 
-    async fn ask(&self, keeper: &Lockkeeper, turn: Turn) -> Option<Result<Held, AcquireError>> {
-        match self.family {
-            Family::Mutex(names) => {
-                let lock = keeper.mutex(LOCK).node_format(names.into());
-                answer(turn.call, |once| if once { lock.try_acquire() } else { lock.acquire() }, Held::Alone).await
+    /// Records the grant of each lock of a guard. Returns the first of its holds.
+    fn granted(
+        &self,
+        contender: u32,
+        (from, limit): (Duration, Option<Duration>),
+        (holdings, share): (&[Holding], Share),
+        want: Want,
+    ) -> HoldId {
+        let first = {
+            let mut record = self.record();
+            let first = HoldId(record.next + 1);
+            record.next += holdings.len() as u64;
+            first
+        };
+        let holds = each(first, holdings);
+        if want == Want::Both {
+            let held = holds.iter().filter(|(.., holding)| holding.is_held()).count();
+            self.add(contender, 0, from, What::Together { wanted: LOCKS.len(), held });
+        }
+        for (hold, lock, holding) in holds {
+            let known = (holding.node(), holding.fencing_token());
+            let place = if self.lasting { place(want, &known.0) } else { None };
+            let grant = Grant { hold, share, token: known.1.map(FencingToken::get), place };
+            self.add(contender, lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
+            let first = self.record().nodes.iter().find(|(_, it)| **it == known).map(|(first, _)| *first);
+            match (first, want) {
+                (Some(first), Want::Kept | Want::Joint) => self.add(contender, lock, from, What::Joins { hold, first }),
+                (_, Want::Delayed(delay)) => {
+                    let delay = Duration::from_millis(delay);
+                    self.add(contender, lock, from, What::Delays { hold, delay });
+                }
+                (_, Want::Leased { .. }) => self.leased(contender, hold, from, want),
+                _ => {}
             }
-            Family::Shared(names) => {
-                let lock = keeper.rwlock(LOCK).node_format(names.into());
-                match turn.want {
-                    Want::Read => {
-                        let read = lock.read();
-                        let ask = |once| if once { read.try_acquire() } else { read.acquire() };
-                        answer(turn.call, ask, Held::Reads).await
+            self.record().nodes.insert(hold, known);
+            self.trust(contender, hold, lock, holding);
+        }
+        first
+    }
+
+    async fn work(&self, contender: u32, mut hold: HoldId, mut held: Held, turn: Turn) {
+        for half in 0..2 {
+            self.record().inside.insert(hold, Inside { contender, held });
+            let steps = if half == 0 { turn.steps } else { turn.steps.min(3) };
+            for _ in 0..steps {
+                let held = self.look(hold);
+                let leaves = turn.heeds && self.asked_back(hold) || half == 0 && self.makes_way(hold, turn.change);
+                if !held || leaves {
+                    break;
+                }
+                sleep(self.sim.within(&STEP)).await;
+            }
+            let Some(inside) = self.record().inside.remove(&hold) else { return };
+            let from = self.now();
+            held = match (inside.held, if half == 0 { turn.change } else { Change::None }) {
+                (held, Change::Write(limit)) if held.share() == Share::Alone => {
+                    let token = held.holding().fencing_token().expect("an exclusive hold has a token");
+                    self.write(hold, token, held.fenced_write(), limit).await;
+                    held
+                }
+                (Held::Leased(guard), Change::Renew) => {
+                    if guard.renew().await.is_ok() {
+                        self.leased(contender, hold, from, turn.want);
                     }
-                    Want::MayWrite => {
-                        let may = lock.upgradeable();
-                        let ask = |once| if once { may.try_acquire() } else { may.acquire() };
-                        answer(turn.call, ask, Held::MayWrite).await
+                    Held::Leased(guard)
+                }
+                (Held::Alone(guard), Change::Yield) => match self.make_way(contender, hold, guard, turn.want).await {
+                    Some((next, guard)) => {
+                        hold = next;
+                        Held::Alone(guard)
                     }
-                    _ => {
-                        let write = lock.write();
-                        let ask = |once| if once { write.try_acquire() } else { write.acquire() };
-                        answer(turn.call, ask, Held::Writes).await
+                    None => return,
+                },
+                (held, wanted) => match change(held, wanted).await {
+                    Changed::Same(held) => return self.end(contender, hold, held, turn.end).await,
+                    Changed::Lost => return,
+                    Changed::Into(held) => {
+                        let (share, token) = (held.share(), held.holding().fencing_token().map(FencingToken::get));
+                        self.add(contender, 0, from, What::Changed { hold, share, token });
+                        self.trust(contender, hold, 0, held.holding());
+                        held
                     }
+                },
+            };
+        }
+        self.end(contender, hold, held, turn.end).await;
+    }
+
+    /// Records that a lease began, between `from` and now.
+    fn leased(&self, contender: u32, hold: HoldId, from: Duration, want: Want) {
+        let Want::Leased { lease, priority, strict } = want else { return };
+        let (lease, now) = (Duration::from_millis(lease), self.now());
+        // The owner knows the servers' clock as exactly as the servers answer.
+        let ends = ((from + lease).saturating_sub(self.noticed), now + lease);
+        self.add(contender, 0, from, What::Leased { hold, priority, strict, ends });
+    }
+
+    /// Runs with hooks, for one term at most.
+    async fn run_for_office(
+        &self,
+        contender: u32,
+        handle: &Handle,
+        (turn, limit): (Turn, Option<Duration>),
+    ) -> Result<(), String> {
+        let from = self.now();
+        self.record().asking.insert(contender, (from, limit));
+        let candidate = candidate(handle, format!("{contender}-{}", from.as_nanos()));
+        let stop = CancellationToken::new();
+        // The hold, and when it began to step down.
+        let term = Arc::new(Mutex::new(None::<(HoldId, Duration)>));
+        let shared = || (self.clone(), term.clone(), stop.clone());
+        let run = candidate.run(
+            &stop,
+            |leadership, demoted| {
+                let (world, term, _) = shared();
+                Box::pin(async move {
+                    world.record().asking.remove(&contender);
+                    let holding = std::slice::from_ref::<Holding>(leadership);
+                    let hold = world.granted(contender, (from, limit), (holding, Share::Alone), turn.want);
+                    *term.lock().expect("no panic") = Some((hold, world.now()));
+                    for _ in 0..turn.steps {
+                        let (from, held) = (world.now(), leadership.is_leading());
+                        world.add(contender, 0, from, What::Looked { hold, held });
+                        if demoted.is_cancelled() {
+                            break;
+                        }
+                        sleep(world.sim.within(&STEP)).await;
+                    }
+                })
+            },
+            |demotion| {
+                let ((world, term, stop), held) = (shared(), !matches!(demotion, Demotion::Lost(_)));
+                Box::pin(async move {
+                    let from = world.now();
+                    if let Some((hold, at)) = &mut *term.lock().expect("no panic") {
+                        // Except after a loss, the candidate leads until this hook has ended.
+                        world.add(contender, 0, from, What::Looked { hold: *hold, held });
+                        *at = from;
+                    }
+                    stop.cancel();
+                })
+            },
+        );
+        let stopping = async {
+            match turn.call {
+                Call::Dropped(after) => sleep(Duration::from_millis(after)).await,
+                _ => {
+                    sleep(limit.unwrap_or(Duration::MAX)).await;
+                    stop.cancel();
+                    std::future::pending().await
                 }
             }
-            Family::Permits => {
-                let take = if let Want::Permits(take) = turn.want { take } else { 1 };
-                let lock = keeper.semaphore(LOCK, PERMITS);
-                let ask = |once| if once { lock.try_acquire_many(take) } else { lock.acquire_many(take) };
-                answer(turn.call, ask, |permit| Held::Permits(take, permit)).await
+        };
+        let ended = tokio::select! {
+            biased;
+            ended = run => Some(ended),
+            () = stopping => None,
+        };
+        self.record().asking.remove(&contender);
+        let term = *term.lock().expect("no panic");
+        let outcome = match (term, ended) {
+            (Some((hold, at)), ended) => {
+                let confirmed = matches!(ended, Some(Ok(())));
+                self.add(contender, 0, at, What::Released { hold, confirmed });
+                return Ok(());
             }
-            Family::Classes => {
-                let lock = keeper.priority_lock(LOCK);
-                let lock = match turn.want {
-                    Want::Background => lock.background(),
-                    Want::Ageing(after) => lock.background().ageing(Duration::from_millis(after), Class::FOREGROUND),
-                    _ => lock.foreground(),
-                };
-                answer(turn.call, |once| if once { lock.try_acquire() } else { lock.acquire() }, Held::Alone).await
+            (None, Some(Ok(()))) => Outcome::TimedOut,
+            (None, Some(Err(error))) if expected(&error) => Outcome::Failed(error.to_string()),
+            (None, Some(Err(error))) => return Err(error.to_string()),
+            (None, None) => Outcome::Dropped,
+        };
+        self.add(contender, 0, from, What::Asked { limit, outcome });
+        Ok(())
+    }
+
+    /// Records what an observer of the election reports.
+    async fn observe(&self, handle: &Handle) {
+        let mut observer = Election::new(&handle.keeper, LOCKS[0]).observe();
+        loop {
+            match observer.next().await {
+                Ok(leader) => {
+                    let token = leader.and_then(|leader| leader.token).map(FencingToken::get);
+                    self.add(u32::MAX, 0, self.now(), What::Reported { token });
+                }
+                Err(error) if expected(&error) => sleep(Duration::from_secs(1)).await,
+                Err(error) => return self.record().unexpected.push(error.to_string()),
             }
         }
     }
 
-    async fn work(&self, contender: u32, hold: HoldId, mut held: Held, turn: Turn) {
-        let short = Duration::from_millis(1)..Duration::from_millis(300);
-        for half in 0..2 {
-            self.record().inside.insert(hold, Inside { contender, held, lost: false });
-            let steps = if half == 0 { turn.steps } else { turn.steps.min(3) };
-            for _ in 0..steps {
-                let held = self.look(hold);
-                let heeds = turn.heeds && self.asked_back(hold);
-                if !held || heeds {
-                    break;
-                }
-                sleep(self.sim.within(&short)).await;
+    fn makes_way(&self, hold: HoldId, change: Change) -> bool {
+        let record = self.record();
+        change == Change::Yield && record.inside.get(&hold).is_some_and(|inside| inside.held.holding().should_yield())
+    }
+
+    /// Makes way, if the hold is asked to. Returns the hold with which it goes on.
+    async fn make_way(&self, contender: u32, hold: HoldId, guard: Guard, want: Want) -> Option<(HoldId, Guard)> {
+        if !guard.should_yield() {
+            return Some((hold, guard));
+        }
+        let from = self.now();
+        self.record().asking.insert(contender, (from, None));
+        let again = guard.yield_lock().await;
+        self.record().asking.remove(&contender);
+        self.add(contender, 0, from, What::Yielded { hold });
+        match again {
+            Ok(guard) => {
+                let holding = std::slice::from_ref::<Holding>(&guard);
+                Some((self.granted(contender, (from, None), (holding, Share::Alone), want), guard))
             }
-            let Some(inside) = self.record().inside.remove(&hold) else { return };
-            let from = self.now();
-            held = match change(inside.held, if half == 0 { turn.change } else { Change::None }).await {
-                Changed::Same(held) => {
-                    return self.end(contender, hold, held, turn.end).await;
+            Err(error) => {
+                if !expected(&error.clone().into()) {
+                    self.record().unexpected.push(error.to_string());
                 }
-                Changed::Into(held) => held,
-                Changed::Lost => return,
-            };
-            let (share, token) = (held.share(), held.token().map(FencingToken::get));
-            self.add(contender, from, What::Changed { hold, share, token });
-            self.trust(contender, hold, held.holding());
+                self.add(contender, 0, from, What::Asked { limit: None, outcome: Outcome::Failed(error.to_string()) });
+                None
+            }
+        }
+    }
+
+    /// Writes the node of the data, if the lock is held. Another node shows afterwards whether it did.
+    async fn write(&self, hold: HoldId, token: FencingToken, write: FencedWrite<'_>, limit: Option<u64>) {
+        let (token, node) = (token.get(), format!("{DATA}/{}", hold.0));
+        let write = write.set(DATA, token.to_string()).create(&node, "").into_future();
+        let from = self.now();
+        let answered = match limit {
+            Some(limit) => tokio::time::timeout(Duration::from_millis(limit), write).await.ok(),
+            None => Some(write.await),
+        };
+        let answer = match answered {
+            Some(Ok(_)) => Some(true),
+            Some(Err(WriteError::Lost { .. })) => Some(false),
+            Some(Err(WriteError::Unknown { .. })) | None => None,
+            Some(Err(error)) => {
+                self.record().unexpected.push(error.to_string());
+                return;
+            }
+        };
+        let times = [from, self.now()];
+        self.record().writes.push((hold, token, times, answer));
+    }
+
+    /// Records what the servers know at the end: the writes that took effect, and the holds that were broken.
+    async fn look_back(&self, keeper: &Lockkeeper) {
+        let written = self.sim.below(DATA);
+        let writes = std::mem::take(&mut self.record().writes);
+        for (hold, token, [from, until], answer) in writes {
+            let done = written.iter().find(|(name, ..)| *name == hold.0.to_string()).map(|(_, txn, at)| (*txn, *at));
+            let what = What::Fenced { hold, token, answer, done };
+            self.record().events.push(Event { contender: 0, lock: 0, from, until, what });
+        }
+        let broken: Vec<Broken> = match keeper.admin().broken("/").await {
+            Ok(broken) => broken,
+            Err(error) => return self.record().unexpected.push(error.to_string()),
+        };
+        let nodes = self.record().nodes.clone();
+        for (hold, (node, token)) in nodes {
+            let is_lost = self.record().lost.contains(&hold);
+            for broken in &broken {
+                // In a lock with classes, one that was read as a waiter had no token yet.
+                let token = token.filter(|_| broken.held || !is_lost);
+                // The node of a delay has the id of its hold's node.
+                let what = match broken.node.strip_prefix("_s_").and_then(|rest| rest.get(..36)) {
+                    Some(id) if node.contains(id) => What::Pardoned { hold },
+                    None if broken.removed(&node, token) => What::Broken { hold, within: self.noticed },
+                    _ => continue,
+                };
+                let from = self.sim.time_of(broken.at);
+                let (lock, until) = (u32::from(broken.path == LOCKS[1]), from + Duration::from_millis(1));
+                self.record().events.push(Event { contender: 0, lock, from, until, what });
+            }
         }
     }
 
     /// Records how long a hold may be trusted.
-    fn trust(&self, contender: u32, hold: HoldId, holding: &Holding) {
+    fn trust(&self, contender: u32, hold: HoldId, lock: u32, holding: &Holding) {
         let from = self.now();
         let (sure, left) = (holding.state() == HoldState::Held, holding.valid_for());
-        self.add(contender, from, What::Trusted { hold, sure, left });
+        self.add(contender, lock, from, What::Trusted { hold, sure, left });
         self.expect_suspicion(contender, hold, sure);
     }
 
@@ -335,24 +636,38 @@ impl World {
     /// still held.
     fn look(&self, own: HoldId) -> bool {
         let from = self.now();
-        let (mut seen, mut trusted) = (Vec::new(), Vec::new());
-        for (hold, inside) in &mut self.record().inside {
-            let held = inside.held.holding().is_held();
-            if held || !inside.lost {
-                seen.push((inside.contender, *hold, held));
+        let (mut seen, mut ended) = (Vec::new(), Vec::new());
+        {
+            let record = &mut *self.record();
+            for (first, inside) in &record.inside {
+                for (hold, lock, holding) in inside.held.each(*first) {
+                    let held = holding.is_held();
+                    // A loss is recorded once.
+                    let known = !held && !record.lost.insert(hold);
+                    if let (Held::Leased(_), Some(loss), false) = (&inside.held, holding.loss(), known) {
+                        ended.push((inside.contender, hold, loss));
+                    }
+                    let (sure, left) = (holding.state() == HoldState::Held, holding.valid_for());
+                    seen.push((inside.contender, lock, *first, hold, (held, known), (sure, left)));
+                }
             }
-            inside.lost |= !held;
-            let (sure, left) = (inside.held.holding().state() == HoldState::Held, inside.held.holding().valid_for());
-            trusted.push((inside.contender, *hold, sure, left));
         }
-        for (contender, hold, sure, left) in trusted {
-            self.add(contender, from, What::Trusted { hold, sure, left });
+        for (contender, hold, loss) in ended {
+            let cause = match loss {
+                Loss::LeaseEnded => Cause::LeaseEnded,
+                Loss::Preempted => Cause::Preempted,
+                _ => Cause::Other,
+            };
+            self.add(contender, 0, from, What::Ended { hold, cause });
+        }
+        let mut own_held = true;
+        for (contender, lock, first, hold, (held, known), (sure, left)) in seen {
+            self.add(contender, lock, from, What::Trusted { hold, sure, left });
             self.expect_suspicion(contender, hold, sure);
-        }
-        let mut own_held = false;
-        for (contender, hold, held) in seen {
-            own_held |= hold == own && held;
-            self.add(contender, from, What::Looked { hold, held });
+            own_held &= first != own || held;
+            if !known {
+                self.add(contender, lock, from, What::Looked { hold, held });
+            }
         }
         own_held
     }
@@ -360,6 +675,9 @@ impl World {
     fn asked_back(&self, hold: HoldId) -> bool {
         let record = self.record();
         let Some(inside) = record.inside.get(&hold) else { return false };
+        if let Held::Leased(guard) = &inside.held {
+            return guard.preempted_by().is_some();
+        }
         let asked = inside.held.holding().revocation_requested().is_some();
         if asked && hold.0.is_multiple_of(2) {
             inside.held.holding().refuse_revocation("busy").expect("the text is short");
@@ -370,6 +688,7 @@ impl World {
 
     async fn end(&self, contender: u32, hold: HoldId, held: Held, end: End) {
         let from = self.now();
+        let holds: Vec<_> = held.each(hold).into_iter().map(|(hold, lock, _)| (hold, lock)).collect();
         let confirmed = match end {
             End::Release => held.release().await,
             End::Drop => {
@@ -381,9 +700,14 @@ impl World {
                 held.release().now_or_never().unwrap_or(false)
             }
         };
-        self.add(contender, from, What::Released { hold, confirmed });
+        for (hold, lock) in holds {
+            self.add(contender, lock, from, What::Released { hold, confirmed });
+        }
     }
 }
+
+/// The time of a step of work.
+const STEP: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(300);
 
 /// How much later than its client a hold may learn that the connection is lost.
 const NOTICED: Duration = Duration::from_millis(1);
@@ -398,8 +722,10 @@ fn place(want: Want, node: &str) -> Option<QueuePosition> {
         Want::Foreground => 1,
         Want::Background => 2,
         // Its class changes while it waits; readers and permits have no order of their own.
-        Want::Ageing(_) | Want::Read | Want::MayWrite | Want::Permits(_) => return None,
-        Want::Lock => 0,
+        Want::Ageing(_) | Want::Read | Want::Joint | Want::MayWrite | Want::Permits(_) => return None,
+        // A later use has the place of the first; leases and hooks have none.
+        Want::Kept | Want::Leased { .. } => return None,
+        Want::Lock | Want::Second | Want::Both | Want::Delayed(_) | Want::Campaign | Want::Stand | Want::Run => 0,
     };
     Some(QueuePosition { class, number: Some(number) })
 }
@@ -417,93 +743,4 @@ fn expected(error: &Error) -> bool {
                     | AcquireError::Revoked { .. }
             )
     )
-}
-
-/// Acquires as the script says; `None`: the caller dropped the call.
-async fn answer<G: 'static>(
-    call: Call,
-    acquire: impl Fn(bool) -> lockkeeper::Acquire<G>,
-    held: impl FnOnce(G) -> Held,
-) -> Option<Result<Held, AcquireError>> {
-    let answered = match call {
-        Call::Try => Some(acquire(true).await),
-        Call::Wait => Some(acquire(false).await),
-        Call::Within(limit) => Some(acquire(false).timeout(Duration::from_millis(limit)).await),
-        Call::Dropped(after) => tokio::time::timeout(Duration::from_millis(after), acquire(false)).await.ok(),
-    };
-    answered.map(|answered| answered.map(held))
-}
-
-#[derive(Debug)]
-enum Held {
-    Alone(Guard),
-    Reads(Guard),
-    Writes(WriteGuard),
-    MayWrite(UpgradeableGuard),
-    Permits(u32, Permit),
-}
-
-impl Held {
-    fn share(&self) -> Share {
-        match self {
-            Held::Alone(_) | Held::Writes(_) => Share::Alone,
-            Held::Reads(_) | Held::MayWrite(_) => Share::Reads,
-            Held::Permits(take, _) => Share::Permits(*take),
-        }
-    }
-
-    fn holding(&self) -> &Holding {
-        match self {
-            Held::Alone(guard) | Held::Reads(guard) => guard,
-            Held::Writes(guard) => guard,
-            Held::MayWrite(guard) => guard,
-            Held::Permits(_, permit) => permit,
-        }
-    }
-
-    fn token(&self) -> Option<FencingToken> {
-        self.holding().fencing_token()
-    }
-
-    /// Releases; returns whether that is confirmed. The hold may have been lost before, which is no error of the
-    /// library.
-    async fn release(self) -> bool {
-        let released = match self {
-            Held::Alone(guard) | Held::Reads(guard) => guard.release().await,
-            Held::Writes(guard) => guard.release().await,
-            Held::MayWrite(guard) => guard.release().await,
-            Held::Permits(_, permit) => permit.release().await,
-        };
-        released.is_ok()
-    }
-}
-
-/// The result of a change of a hold.
-enum Changed {
-    Same(Held),
-    Into(Held),
-    Lost,
-}
-
-async fn change(held: Held, change: Change) -> Changed {
-    match (held, change) {
-        (Held::Writes(guard), Change::Down) => {
-            guard.downgrade().await.map_or(Changed::Lost, |guard| Changed::Into(Held::Reads(guard)))
-        }
-        (Held::MayWrite(guard), Change::Down) => {
-            guard.downgrade().await.map_or(Changed::Lost, |guard| Changed::Into(Held::Reads(guard)))
-        }
-        (Held::MayWrite(guard), Change::Up(patience)) => {
-            let upgrade = guard.upgrade();
-            let upgraded = match patience {
-                Some(patience) => upgrade.timeout(Duration::from_millis(patience)).await,
-                None => upgrade.await,
-            };
-            match upgraded {
-                Ok(guard) => Changed::Into(Held::Writes(guard)),
-                Err(error) => Changed::Same(Held::MayWrite(error.guard)),
-            }
-        }
-        (held, _) => Changed::Same(held),
-    }
 }
