@@ -29,7 +29,7 @@ use crate::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms as n
 use crate::protocol::{Answer, Refusal, Terms, Wish, hold_until_ms};
 use crate::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::status::LockStatus;
-use crate::trust::{Lease, LeaseTrust, Versions};
+use crate::trust::{Following, Lease, LeaseTrust, Versions};
 
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
@@ -57,6 +57,7 @@ pub(super) struct LeaseTask {
     session_ref: SessionRef,
     hold: Arc<Hold>,
     trust: Arc<LeaseTrust>,
+    _following: Following,
     /// The end of the lease as this hold wrote it, which identifies the record as its own.
     until_ms: i64,
     requests: UnboundedReceiver<HoldRequest>,
@@ -139,6 +140,7 @@ impl LeaseTask {
             status,
             session_ref,
             hold,
+            _following: Following(trust.clone()),
             trust,
             until_ms,
             requests,

@@ -8,12 +8,14 @@ use futures_util::future::BoxFuture;
 use lockkeeper::Loss;
 use lockkeeper_core::leased::Record;
 use lockkeeper_session::ensemble::{Ensemble, OpError, TxnStep, above, linearizable};
-use lockkeeper_session::{HeldRecord, Session, Trust, TrustSource, latest};
+use lockkeeper_session::{CancellationToken, HeldRecord, Session, Trust, TrustSource, latest};
 
 /// The source of trust of one hold. Its task says how the hold continues.
 pub(super) struct LeaseTrust {
     path: String,
     lease: latest::Sender<Lease>,
+    /// The task has ended: the hold was released or lost.
+    unfollowed: CancellationToken,
 }
 
 /// The current state of a hold that depends on a lease.
@@ -31,6 +33,15 @@ pub(super) struct Lease {
     pub(super) owner: (String, i64),
     /// The versions of the record and of its parent node when last read; unknown after this client's own write.
     pub(super) versions: Option<Versions>,
+}
+
+/// What the task of a hold keeps. When it is dropped, no later look at the record can say how the hold continues.
+pub(super) struct Following(pub(super) Arc<LeaseTrust>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.unfollowed.cancel();
+    }
 }
 
 impl Lease {
@@ -57,7 +68,7 @@ impl Lease {
 impl LeaseTrust {
     /// The trust in the hold of the lock at `path`.
     pub(super) fn new(path: String, lease: Lease) -> Self {
-        LeaseTrust { path, lease: latest::Sender::new(lease) }
+        LeaseTrust { path, lease: latest::Sender::new(lease), unfollowed: CancellationToken::new() }
     }
 
     /// Continues with another session, another expiry or another version of the record.
@@ -123,9 +134,13 @@ impl HeldRecord for LeaseTrust {
                 known => known,
             };
             let Some(versions) = known else {
-                // The lease was renewed or taken. The task of the hold sees the same event and knows which.
-                _ = leases.changed().await;
-                return Ok(None);
+                // The lease was renewed or taken. The task of the hold sees the same event and knows which. If it was released, nobody
+                // waits for the write any more.
+                return tokio::select! {
+                    biased;
+                    _ = leases.changed() => Ok(None),
+                    () = self.unfollowed.cancelled() => Err(OpError::SessionOver),
+                };
             };
             let parent = TxnStep::Check { path: above(&self.path).to_owned(), version: Some(versions.parent) };
             let record = TxnStep::Check { path: self.path.clone(), version: Some(versions.record) };

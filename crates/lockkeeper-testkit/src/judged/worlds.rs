@@ -65,7 +65,7 @@ pub enum Family {
 }
 
 impl Family {
-    pub const ALL: [Family; 11] = [
+    pub const ALL: [Family; 12] = [
         Family::Mutex(Names::Curator),
         Family::Shared(Names::Curator),
         Family::Permits,
@@ -76,6 +76,7 @@ impl Family {
         Family::Kept,
         Family::Several,
         Family::Delayed,
+        Family::Leased,
         Family::Elections,
     ];
 }
@@ -399,7 +400,7 @@ impl Turn {
                 }
             }
             Family::Leased => {
-                let lease = if rng.bool() { rng.u64(200..2_000) } else { rng.u64(..LONGEST_LEASE) };
+                let lease = if rng.bool() { rng.u64(200..2_000) } else { rng.u64(1..LONGEST_LEASE) };
                 Want::Leased { lease, priority: rng.i32(0..3), strict: rng.bool() }
             }
             Family::Elections => match rng.u8(..3) {

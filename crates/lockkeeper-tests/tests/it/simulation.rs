@@ -84,6 +84,11 @@ fn seeded_worlds_of_lock_delays_keep_the_contract() {
 }
 
 #[test]
+fn seeded_worlds_of_leased_locks_keep_the_contract() {
+    explore(15, Family::Leased);
+}
+
+#[test]
 fn seeded_worlds_of_elections_keep_the_contract() {
     explore(15, Family::Elections);
 }
@@ -212,6 +217,23 @@ fn a_simulated_holder_is_warned_of_a_loss_as_early_as_it_asks() {
         assert!(left <= margin && left > margin - Duration::from_secs(1), "{left:?}");
         assert_eq!(guard.nearly_lost(Duration::ZERO).await, HoldState::Lost(Loss::LeaseEnded));
     });
+}
+
+/// The release overtakes the read of the record that a write begins with, and that read then shows another hold or none.
+#[test]
+fn a_handle_closes_behind_a_dropped_fenced_write_of_a_released_lease() {
+    for pause in 0..40 {
+        simulate(async {
+            let sim = Sim::new(1, Settings::default());
+            let keeper = Lockkeeper::builder().session_timeout(SESSION_TIMEOUT).simulated(sim.network());
+            let lock = HelixLock::new(&keeper, "/locks/leased", Duration::from_secs(60));
+            let guard = lock.acquire().await.unwrap();
+            let write = guard.fenced_write().set("/data", "new").into_future();
+            _ = tokio::time::timeout(Duration::from_millis(pause), write).await;
+            guard.release().await.unwrap();
+            assert!(keeper.close_within(SESSION_TIMEOUT).await, "after {pause} ms");
+        });
+    }
 }
 
 /// T-09, N-21: a waiter sends only heartbeats, also when the holder that it once read has left.

@@ -164,6 +164,7 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
         case.broken();
         case.delays();
         case.yields(&events);
+        case.patience();
         case.leases(&events);
         case.reports(&events);
         case.tokens();
@@ -623,7 +624,7 @@ impl Case<'_> {
     fn broken(&mut self) {
         let late = |(id, hold): (&HoldId, &Hold)| {
             let (broken, until) = hold.broken?;
-            (hold.last_belief() > until && hold.granted < until).then(|| (*id, broken, hold.last_belief()))
+            (hold.last_belief() > until).then(|| (*id, broken, hold.last_belief()))
         };
         for (id, broken, believed) in self.holds.iter().filter_map(late).collect::<Vec<_>>() {
             self.accuse_of(
@@ -651,32 +652,49 @@ impl Case<'_> {
         }
     }
 
-    /// A hold makes way for another contender, which is granted the lock meanwhile or has stopped waiting. In a world without faults, no
-    /// later class is served while an earlier one waits.
+    /// In a world without faults, a hold makes way for another contender, which is granted the lock meanwhile or has stopped waiting.
     fn yields(&mut self, events: &[&Event]) {
-        for event in events {
+        for event in events.iter().filter(|_| self.promises.healthy.is_some()) {
             let What::Yielded { hold } = event.what else { continue };
-            let is_meanwhile = |it: &Event| {
-                let outcome = matches!(&it.what, What::Asked { .. } | What::Broken { .. });
-                let recently = it.until + self.promises.abandoned > event.from;
-                outcome && it.contender != event.contender && recently && it.from < event.until
+            let ends_meanwhile = |it: &Event| {
+                let ends = matches!(&it.what, What::Asked { .. } | What::Broken { .. });
+                let (since, until) = (it.until + self.promises.abandoned, event.until + self.promises.idle);
+                ends && it.contender != event.contender && since > event.from && it.until < until
             };
-            if !events.iter().any(|it| is_meanwhile(it)) {
+            if !events.iter().any(|it| ends_meanwhile(it)) {
                 let detail = format!("{hold:?} made way at {:?} for no contender", event.from);
                 self.accuse_of(Claim::Yield, detail, &[hold]);
             }
         }
-        let classes = self.holds.iter().filter_map(|(id, hold)| Some((*id, hold, hold.place?.class)));
+    }
+
+    /// In a world without faults, a contender that waits is served before those of its class, and of later ones, that ask long after it.
+    fn patience(&mut self) {
+        if self.promises.healthy.is_none() {
+            return;
+        }
         let mut passed = Vec::new();
-        for (id, hold, class) in classes.clone().filter(|_| self.promises.healthy.is_some()) {
-            let waits =
-                |first: &Hold| first.asked + self.promises.idle * 2 < hold.granted && hold.granted < first.granted;
-            let over = classes.clone().find(|(_, first, earlier)| *earlier < class && *earlier > 0 && waits(first));
-            passed.extend(over.map(|(first, ..)| (id, hold.granted, first)));
+        for (id, hold) in &self.holds {
+            let Some(QueuePosition { class, number }) = hold.place else { continue };
+            // A later use of a hold has the place of the first, if it was requested before that was granted.
+            if hold.joins.is_some_and(|first| self.holds[&first].granted >= hold.asked) {
+                continue;
+            }
+            let waits = |(_, first): &(&HoldId, &Hold)| {
+                let Some(QueuePosition { class: earlier, number: its }) = first.place else { return false };
+                let since = first.asked + self.promises.idle;
+                let came = match earlier == class {
+                    // A hold that made way keeps its number.
+                    true => since < hold.asked && (its.is_none() || number.is_none() || its < number),
+                    false => since < hold.asked || earlier > 0 && since < hold.granted,
+                };
+                let excludes = self.excludes(first.first().share, hold.first().share);
+                earlier <= class && earlier <= 2 && excludes && came && first.granted > hold.granted
+            };
+            passed.extend(self.holds.iter().find(waits).map(|(first, _)| (*id, hold.granted, *first)));
         }
         for (id, granted, first) in passed {
-            let detail =
-                format!("{id:?} was granted the lock at {granted:?}, while {first:?} of an earlier class waited");
+            let detail = format!("{id:?} was granted the lock at {granted:?}, while {first:?} waited longer");
             self.accuse_of(Claim::Order, detail, &[id, first]);
         }
     }
@@ -705,10 +723,11 @@ impl Case<'_> {
                 events.iter().any(|it| is_asked(&it))
             };
             let calm = self.promises.healthy.is_some() && hold.broken.is_none();
-            let early = event.until < earliest;
+            let (early, is_slow) = (event.until < earliest, self.promises.idle > Duration::from_millis(1_500));
             let is_right = match cause {
                 Cause::Preempted => is_asked(own.saturating_add(1)),
-                Cause::LeaseEnded => !calm || !early && (strict || is_asked(i32::MIN)),
+                // Where a write takes long, a lease may be over at the grant.
+                Cause::LeaseEnded => !calm || !early && (strict || is_slow || is_asked(i32::MIN)),
                 Cause::Other => !calm,
             };
             if !is_right {
@@ -865,6 +884,10 @@ impl Case<'_> {
             };
             taken.push((hold.granted, over.max(hold.granted)));
         }
+        // A delay begins anew when the contender that counts it leaves.
+        let delayed =
+            |at| self.holds.values().filter(move |it| it.granted < at && (it.lost.is_some() || it.broken.is_some()));
+        let delay = |at| delayed(at).map(|hold| hold.delay).max().unwrap_or_default();
         for event in events {
             if event.what == What::Reserved {
                 taken.push((event.from, event.until));
@@ -872,7 +895,7 @@ impl Case<'_> {
             if let What::Asked { outcome, .. } = &event.what
                 && !matches!(outcome, Outcome::Granted(_) | Outcome::Pending)
             {
-                taken.push((event.until, event.until + self.promises.abandoned));
+                taken.push((event.until, event.until + self.promises.abandoned + delay(event.until)));
             }
         }
         taken.sort();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{Claim, Event, Grant, Health, HoldId, Outcome, Promises, QueuePosition, Share, What, judge};
+use super::{Cause, Claim, Event, Grant, Health, HoldId, Outcome, Promises, QueuePosition, Share, What, judge};
 
 const PROMISES: Promises = Promises {
     permits: 3,
@@ -396,4 +396,119 @@ fn a_slot_that_does_not_run_exactly_once_is_found() {
     };
     assert_eq!(every_three(3), []);
     assert_eq!(every_three(2), [Claim::Once]);
+}
+
+/// The claims in a world without faults: of two holds, one after the other, and these events.
+fn claims_with(second: u64, more: &[Event]) -> Vec<Claim> {
+    let events = [believed(0, 1_000, 1_100, 5), believed(1, second, second + 100, 6), more.to_vec()].concat();
+    claims_under(&events, &CALM)
+}
+
+#[test]
+fn uses_of_one_hold_have_one_token() {
+    let events = [believed(0, 10, 20, 5), believed(1, 30, 40, 5)].concat();
+    assert_eq!(claims(&events), [Claim::Tokens, Claim::Tokens]);
+    let joins = at(29, 30, What::Joins { hold: HoldId(1), first: HoldId(0) });
+    assert_eq!(claims(&[events, vec![joins]].concat()), []);
+}
+
+#[test]
+fn a_fenced_write_that_outlives_its_hold_is_found() {
+    let claims = |answer, done: Option<u64>| {
+        let hold = HoldId(0);
+        let done = done.map(|at| (1, ms(at)));
+        let released = at(1_100, 1_150, What::Released { hold, confirmed: true });
+        claims_with(1_200, &[released, at(1_010, 1_020, What::Fenced { hold, token: 5, answer, done })])
+    };
+    assert_eq!(claims(Some(true), Some(1_100)), []);
+    assert_eq!(claims(None, None), []);
+    assert_eq!(claims(Some(true), None), [Claim::NoLostUpdate]);
+    assert_eq!(claims(Some(false), Some(1_100)), [Claim::Fencing]);
+    // After the release, and after the next grant.
+    assert_eq!(claims(None, Some(1_160)), [Claim::Fencing]);
+    assert_eq!(claims(None, Some(1_210)), [Claim::Fencing]);
+}
+
+#[test]
+fn a_broken_hold_that_is_believed_for_too_long_is_found() {
+    let broken = |within| at(1_040, 1_041, What::Broken { hold: HoldId(0), within: ms(within) });
+    assert_eq!(claims_with(1_080, &[broken(80)]), []);
+    assert_eq!(claims_with(1_080, &[broken(50)]), [Claim::EndsInTime, Claim::EndsInTime]);
+    assert!(claims_with(1_080, &[]).contains(&Claim::Exclusion));
+}
+
+#[test]
+fn a_grant_within_the_delay_of_an_abandoned_hold_is_found() {
+    let hold = HoldId(0);
+    let delays = at(1_000, 1_000, What::Delays { hold, delay: ms(500) });
+    let lost = at(1_110, 1_120, What::Looked { hold, held: false });
+    let broken = at(1_105, 1_106, What::Broken { hold, within: ms(50) });
+    assert_eq!(claims_with(1_590, &[delays.clone(), lost.clone(), broken.clone()]), [Claim::Delay]);
+    assert_eq!(claims_with(1_610, &[delays.clone(), lost.clone(), broken.clone()]), []);
+    let pardoned = at(1_550, 1_551, What::Pardoned { hold });
+    assert_eq!(claims_with(1_590, &[delays.clone(), lost, broken, pardoned]), []);
+    // After a release, the next contender does not wait for it.
+    let released = at(1_100, 1_110, What::Released { hold, confirmed: true });
+    assert_eq!(claims_with(1_200, &[delays, released]), []);
+}
+
+#[test]
+fn a_call_that_gets_some_of_its_locks_is_found() {
+    let together = |held| claims(&[at(10, 20, What::Together { wanted: 2, held })]);
+    assert_eq!((together(2), together(1)), (vec![], vec![Claim::AllOrNone]));
+}
+
+#[test]
+fn a_hold_that_makes_way_for_no_contender_is_found() {
+    let yielded = at(1_100, 1_400, What::Yielded { hold: HoldId(0) });
+    assert_eq!(claims_with(1_300, &[yielded.clone()]), []);
+    assert_eq!(claims_with(2_000, &[yielded]), [Claim::Yield]);
+}
+
+#[test]
+fn a_contender_that_waits_while_later_ones_are_served_is_found() {
+    let waits = |asked| {
+        let mut last = believed(2, 1_310, 1_350, 7);
+        last[0].from = ms(asked);
+        claims_with(1_200, &last)
+    };
+    assert_eq!((waits(1_198), waits(1_100)), (vec![], vec![Claim::Order]));
+}
+
+#[test]
+fn a_lease_that_ends_too_early_or_too_late_is_found() {
+    let hold = HoldId(0);
+    let leased = |strict, until| {
+        let ends = (ms(1_080), ms(until));
+        at(1_000, 1_000, What::Leased { hold, priority: 1, strict, ends })
+    };
+    assert_eq!(claims_with(1_200, &[leased(true, 1_150)]), []);
+    assert_eq!(claims_with(1_200, &[leased(true, 1_090)]), [Claim::Lease]);
+    assert_eq!(claims_with(1_200, &[leased(false, 1_090)]), []);
+    let ended = |at_ms, cause| at(at_ms, at_ms, What::Ended { hold, cause });
+    let wanted = |priority| {
+        let what = What::Wanted { priority };
+        Event { contender: 1, lock: 0, from: ms(1_020), until: ms(1_200), what }
+    };
+    let claims = |at_ms, cause, strict, priority| {
+        claims_with(1_200, &[leased(strict, 1_150), ended(at_ms, cause), wanted(priority)])
+    };
+    assert_eq!(claims(1_110, Cause::Preempted, true, 2), []);
+    assert_eq!(claims(1_110, Cause::Preempted, true, 1), [Claim::Lease]);
+    assert_eq!(claims(1_110, Cause::LeaseEnded, true, 1), []);
+    assert_eq!(claims(1_070, Cause::LeaseEnded, true, 1), [Claim::Lease]);
+    assert_eq!(claims_with(1_200, &[leased(false, 1_150), ended(1_110, Cause::LeaseEnded)]), [Claim::Lease]);
+    assert_eq!(claims(1_110, Cause::Other, false, 1), [Claim::Lease]);
+}
+
+#[test]
+fn a_report_of_an_older_leader_and_a_last_one_that_is_wrong_are_found() {
+    let report = |tokens: &[Option<i64>]| {
+        let report = |(from, token)| at(from, from, What::Reported { token });
+        claims(&(1..).zip(tokens.iter().copied()).map(report).collect::<Vec<_>>())
+    };
+    assert_eq!(report(&[None, Some(5), None, Some(7), Some(9), None]), []);
+    assert_eq!(report(&[Some(5), None, Some(5), None]), [Claim::Report]);
+    assert_eq!(report(&[Some(5), Some(5), None]), [Claim::Report]);
+    assert_eq!(report(&[None, Some(5)]), [Claim::Report]);
 }

@@ -25,7 +25,10 @@ pub(super) async fn ask(handle: &Handle, turn: Turn, name: String) -> Option<Res
     match (handle.family, turn.want) {
         (Family::Several, Want::Both) => {
             let both = |once: bool| {
-                let requests = LOCKS.map(|path| keeper.mutex(path).acquire());
+                let mut requests = LOCKS.map(|path| keeper.mutex(path).acquire());
+                if turn.pause.is_multiple_of(2) {
+                    requests.reverse();
+                }
                 let both = keeper.multi_lock(requests);
                 if once { both.timeout(Duration::ZERO) } else { both }
             };
@@ -96,7 +99,9 @@ async fn lease(handle: &Handle, turn: Turn, want: Want, name: String) -> Option<
     let lock = HelixLock::new(&handle.keeper, LOCKS[0], Duration::from_millis(lease));
     let lock = lock.user_id(name).priority(priority);
     let lock = if strict { lock.strict() } else { lock };
-    let lock = if turn.heeds { lock.cleanup(CLEANUP).cleanup_by_guard() } else { lock };
+    // An owner without a time for its cleanup is preempted before it knows.
+    let lock = lock.cleanup(CLEANUP);
+    let lock = if turn.heeds { lock.cleanup_by_guard() } else { lock };
     let ask = |once| match turn.call {
         _ if once => lock.try_acquire(),
         // The others fail if the lock has an owner of the same or a higher priority.

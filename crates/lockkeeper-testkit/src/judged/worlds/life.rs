@@ -205,8 +205,8 @@ struct Record {
     lost: BTreeSet<HoldId>,
     /// The node and the token of each hold.
     nodes: BTreeMap<HoldId, (String, Option<FencingToken>)>,
-    /// The fenced writes: hold, token, times, and what the answer said.
-    writes: Vec<(HoldId, i64, [Duration; 2], Option<bool>)>,
+    /// The fenced writes: their holds with locks and tokens, their times, and what the answer said.
+    writes: Vec<(Vec<(HoldId, u32, FencingToken)>, [Duration; 2], Option<bool>)>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
     /// Answers that no world may cause.
@@ -362,10 +362,10 @@ impl World {
         }
         for (hold, lock, holding) in holds {
             let known = (holding.node(), holding.fencing_token());
-            let place = if self.lasting { place(want, &known.0) } else { None };
+            let first = self.record().nodes.iter().find(|(_, it)| **it == known).map(|(first, _)| *first);
+            let place = place(want, &known.0).filter(|_| self.lasting && (want != Want::Joint || first.is_some()));
             let grant = Grant { hold, share, token: known.1.map(FencingToken::get), place };
             self.add(contender, lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
-            let first = self.record().nodes.iter().find(|(_, it)| **it == known).map(|(first, _)| *first);
             match (first, want) {
                 (Some(first), Want::Kept | Want::Joint) => self.add(contender, lock, from, What::Joins { hold, first }),
                 (_, Want::Delayed(delay)) => {
@@ -397,8 +397,9 @@ impl World {
             let from = self.now();
             held = match (inside.held, if half == 0 { turn.change } else { Change::None }) {
                 (held, Change::Write(limit)) if held.share() == Share::Alone => {
-                    let token = held.holding().fencing_token().expect("an exclusive hold has a token");
-                    self.write(hold, token, held.fenced_write(), limit).await;
+                    let holds = held.each(hold).into_iter();
+                    let holds = holds.filter_map(|(hold, lock, it)| Some((hold, lock, it.fencing_token()?))).collect();
+                    self.write(holds, held.fenced_write(), limit).await;
                     held
                 }
                 (Held::Leased(guard), Change::Renew) => {
@@ -459,7 +460,7 @@ impl World {
                 Box::pin(async move {
                     world.record().asking.remove(&contender);
                     let holding = std::slice::from_ref::<Holding>(leadership);
-                    let hold = world.granted(contender, (from, limit), (holding, Share::Alone), turn.want);
+                    let hold = world.granted(contender, (from, None), (holding, Share::Alone), turn.want);
                     *term.lock().expect("no panic") = Some((hold, world.now()));
                     for _ in 0..turn.steps {
                         let (from, held) = (world.now(), leadership.is_leading());
@@ -512,7 +513,8 @@ impl World {
             (None, Some(Err(error))) => return Err(error.to_string()),
             (None, None) => Outcome::Dropped,
         };
-        self.add(contender, 0, from, What::Asked { limit, outcome });
+        // It is stopped then, which is no deadline of the call.
+        self.add(contender, 0, from, What::Asked { limit: None, outcome });
         Ok(())
     }
 
@@ -562,8 +564,9 @@ impl World {
     }
 
     /// Writes the node of the data, if the lock is held. Another node shows afterwards whether it did.
-    async fn write(&self, hold: HoldId, token: FencingToken, write: FencedWrite<'_>, limit: Option<u64>) {
-        let (token, node) = (token.get(), format!("{DATA}/{}", hold.0));
+    async fn write(&self, holds: Vec<(HoldId, u32, FencingToken)>, write: FencedWrite<'_>, limit: Option<u64>) {
+        let Some((first, _, token)) = holds.first() else { return };
+        let node = format!("{DATA}/{}", first.0);
         let write = write.set(DATA, token.to_string()).create(&node, "").into_future();
         let from = self.now();
         let answered = match limit {
@@ -572,7 +575,7 @@ impl World {
         };
         let answer = match answered {
             Some(Ok(_)) => Some(true),
-            Some(Err(WriteError::Lost { .. })) => Some(false),
+            Some(Err(WriteError::Lost { .. } | WriteError::NotSent { .. })) => Some(false),
             Some(Err(WriteError::Unknown { .. })) | None => None,
             Some(Err(error)) => {
                 self.record().unexpected.push(error.to_string());
@@ -580,17 +583,20 @@ impl World {
             }
         };
         let times = [from, self.now()];
-        self.record().writes.push((hold, token, times, answer));
+        self.record().writes.push((holds, times, answer));
     }
 
     /// Records what the servers know at the end: the writes that took effect, and the holds that were broken.
     async fn look_back(&self, keeper: &Lockkeeper) {
         let written = self.sim.below(DATA);
         let writes = std::mem::take(&mut self.record().writes);
-        for (hold, token, [from, until], answer) in writes {
-            let done = written.iter().find(|(name, ..)| *name == hold.0.to_string()).map(|(_, txn, at)| (*txn, *at));
-            let what = What::Fenced { hold, token, answer, done };
-            self.record().events.push(Event { contender: 0, lock: 0, from, until, what });
+        for (holds, [from, until], answer) in writes {
+            let node = holds.first().map(|(first, ..)| first.0.to_string()).unwrap_or_default();
+            let done = written.iter().find(|(name, ..)| *name == node).map(|(_, txn, at)| (*txn, *at));
+            for (hold, lock, token) in holds {
+                let what = What::Fenced { hold, token: token.get(), answer, done };
+                self.record().events.push(Event { contender: 0, lock, from, until, what });
+            }
         }
         let broken: Vec<Broken> = match keeper.admin().broken("/").await {
             Ok(broken) => broken,
@@ -718,16 +724,19 @@ const TRY: Duration = Duration::from_secs(2);
 /// Returns the number at the end of a node's name, as a position.
 fn place(want: Want, node: &str) -> Option<QueuePosition> {
     let number: i64 = node.get(node.len().checked_sub(10)?..)?.parse().ok()?;
-    let class = match want {
-        Want::Foreground => 1,
-        Want::Background => 2,
-        // Its class changes while it waits; readers and permits have no order of their own.
-        Want::Ageing(_) | Want::Read | Want::Joint | Want::MayWrite | Want::Permits(_) => return None,
-        // A later use has the place of the first; leases and hooks have none.
-        Want::Kept | Want::Leased { .. } => return None,
-        Want::Lock | Want::Second | Want::Both | Want::Delayed(_) | Want::Campaign | Want::Stand | Want::Run => 0,
+    let (class, number) = match want {
+        Want::Foreground => (1, Some(number)),
+        Want::Background => (2, Some(number)),
+        // It joins the second queue later than it asks.
+        Want::Both => (3, Some(number)),
+        // Its class changes while it waits; leases have no queue.
+        Want::Ageing(_) | Want::Leased { .. } => return None,
+        // Its hold may have been requested by another.
+        Want::Kept | Want::Joint => (4, None),
+        Want::Read | Want::MayWrite | Want::Permits(_) => (0, None),
+        Want::Lock | Want::Second | Want::Delayed(_) | Want::Campaign | Want::Stand | Want::Run => (0, Some(number)),
     };
-    Some(QueuePosition { class, number: Some(number) })
+    Some(QueuePosition { class, number })
 }
 
 /// Whether this world may cause this error.
