@@ -79,7 +79,7 @@ pub enum What {
     },
     /// A hold with a lease was found lost.
     Ended { hold: HoldId, cause: Cause },
-    /// A request for a leased lock with this priority was under way during the event.
+    /// A request with this priority, or of the foreground, was under way during the event.
     Wanted { priority: i32 },
     /// An observer of an election reported the leader with this token, or that there is none.
     Reported { token: Option<i64> },

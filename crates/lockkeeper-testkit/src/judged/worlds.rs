@@ -306,7 +306,9 @@ impl Scenario {
         if !matches!(family, Family::Mutex(_)) || rng.bool() {
             pleas = (0..rng.usize(..25)).map(|_| Plea::draw(rng)).collect();
         }
-        let handles = if calm { lives.len() } else { shared() };
+        // Who has a hold together has a handle together.
+        let together = matches!(family, Family::Kept | Family::Shared(_)) && rng.bool();
+        let handles = if calm && !together { lives.len() } else { shared() };
         Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, timeout, slow, strikes, pleas }
     }
 

@@ -69,7 +69,7 @@ pub enum Claim {
     AllOrNone,
     /// After a loss, the lock stays unavailable for the hold's delay.
     Delay,
-    /// A hold that makes way goes on only after a contender that it made way for.
+    /// A hold makes way for contenders of earlier classes alone.
     Yield,
     /// A leased hold lasts as long as its lease, unless a request of a higher priority ends it.
     Lease,
@@ -652,16 +652,15 @@ impl Case<'_> {
         }
     }
 
-    /// In a world without faults, a hold makes way for another contender, which is granted the lock meanwhile or has stopped waiting.
+    /// In a world without faults, a hold makes way only if a contender of an earlier class waits, or has just left.
     fn yields(&mut self, events: &[&Event]) {
         for event in events.iter().filter(|_| self.promises.healthy.is_some()) {
             let What::Yielded { hold } = event.what else { continue };
-            let ends_meanwhile = |it: &Event| {
-                let ends = matches!(&it.what, What::Asked { .. } | What::Broken { .. });
-                let (since, until) = (it.until + self.promises.abandoned, event.until + self.promises.idle);
-                ends && it.contender != event.contender && since > event.from && it.until < until
+            let waits = |it: &Event| {
+                let is_meanwhile = it.from < event.until && it.until + self.promises.idle > event.from;
+                matches!(it.what, What::Wanted { .. }) && it.contender != event.contender && is_meanwhile
             };
-            if !events.iter().any(|it| ends_meanwhile(it)) {
+            if !events.iter().any(|it| waits(it)) {
                 let detail = format!("{hold:?} made way at {:?} for no contender", event.from);
                 self.accuse_of(Claim::Yield, detail, &[hold]);
             }

@@ -460,9 +460,11 @@ fn a_call_that_gets_some_of_its_locks_is_found() {
 
 #[test]
 fn a_hold_that_makes_way_for_no_contender_is_found() {
-    let yielded = at(1_100, 1_400, What::Yielded { hold: HoldId(0) });
-    assert_eq!(claims_with(1_300, &[yielded.clone()]), []);
-    assert_eq!(claims_with(2_000, &[yielded]), [Claim::Yield]);
+    let claims = |left| {
+        let wanted = Event { contender: 1, ..at(1_000, left, What::Wanted { priority: 1 }) };
+        claims_with(2_000, &[at(1_100, 1_400, What::Yielded { hold: HoldId(0) }), wanted])
+    };
+    assert_eq!((claims(1_060), claims(1_040)), (vec![], vec![Claim::Yield]));
 }
 
 #[test]

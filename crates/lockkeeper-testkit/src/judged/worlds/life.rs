@@ -73,6 +73,8 @@ async fn live(scenario: &Scenario) -> Lived {
         builder.connect_timeout(scenario.timeout().max(Duration::from_secs(10))).simulated(sim.network())
     };
     sim.create(DATA);
+    // A leader that fails loses what is not on the disks yet.
+    sleep(Duration::from_secs(1) + slow).await;
     let handles: Vec<Handle> =
         (0..scenario.handles.max(1)).map(|at| Handle::new(keeper(at), scenario.family)).collect();
     let (lasting, hosts) = (scenario.lasting, handles.len());
@@ -203,8 +205,8 @@ struct Record {
     inside: BTreeMap<HoldId, Inside>,
     /// The holds that were found lost.
     lost: BTreeSet<HoldId>,
-    /// The node and the token of each hold.
-    nodes: BTreeMap<HoldId, (String, Option<FencingToken>)>,
+    /// The node and the token of each hold; another node after a change.
+    nodes: Vec<(HoldId, (String, Option<FencingToken>))>,
     /// The fenced writes: their holds with locks and tokens, their times, and what the answer said.
     writes: Vec<(Vec<(HoldId, u32, FencingToken)>, [Duration; 2], Option<bool>)>,
     /// The open requests: the contender, the time of the request, and the limit.
@@ -309,7 +311,13 @@ impl World {
         self.record().asking.insert(contender, (from, limit));
         let asked = ask(handle, turn, format!("{contender}-{}", from.as_nanos())).await;
         self.record().asking.remove(&contender);
-        if let (Want::Leased { priority, .. }, false) = (turn.want, turn.call == Call::Try) {
+        let priority = match turn.want {
+            Want::Leased { priority, .. } => Some(priority),
+            // One that ages may be in the foreground.
+            Want::Foreground | Want::Ageing(_) => Some(1),
+            _ => None,
+        };
+        if let Some(priority) = priority.filter(|_| turn.call != Call::Try) {
             self.add(contender, 0, from, What::Wanted { priority });
         }
         let locks = match turn.want {
@@ -362,7 +370,7 @@ impl World {
         }
         for (hold, lock, holding) in holds {
             let known = (holding.node(), holding.fencing_token());
-            let first = self.record().nodes.iter().find(|(_, it)| **it == known).map(|(first, _)| *first);
+            let first = self.record().nodes.iter().find(|(_, it)| *it == known).map(|(first, _)| *first);
             let place = place(want, &known.0).filter(|_| self.lasting && (want != Want::Joint || first.is_some()));
             let grant = Grant { hold, share, token: known.1.map(FencingToken::get), place };
             self.add(contender, lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
@@ -375,7 +383,7 @@ impl World {
                 (_, Want::Leased { .. }) => self.leased(contender, hold, from, want),
                 _ => {}
             }
-            self.record().nodes.insert(hold, known);
+            self.record().nodes.push((hold, known));
             self.trust(contender, hold, lock, holding);
         }
         first
@@ -420,6 +428,8 @@ impl World {
                     Changed::Lost => return,
                     Changed::Into(held) => {
                         let (share, token) = (held.share(), held.holding().fencing_token().map(FencingToken::get));
+                        let known = (held.holding().node(), held.holding().fencing_token());
+                        self.record().nodes.push((hold, known));
                         self.add(contender, 0, from, What::Changed { hold, share, token });
                         self.trust(contender, hold, 0, held.holding());
                         held
