@@ -883,7 +883,7 @@ impl Case<'_> {
             };
             taken.push((hold.granted, over.max(hold.granted)));
         }
-        // A delay begins anew when the contender that counts it leaves.
+        // A delay is counted again when the contender that counts it leaves.
         let delayed =
             |at| self.holds.values().filter(move |it| it.granted < at && (it.lost.is_some() || it.broken.is_some()));
         let delay = |at| delayed(at).map(|hold| hold.delay).max().unwrap_or_default();
