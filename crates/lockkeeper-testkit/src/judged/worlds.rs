@@ -306,7 +306,7 @@ impl Scenario {
         if !matches!(family, Family::Mutex(_)) || rng.bool() {
             pleas = (0..rng.usize(..25)).map(|_| Plea::draw(rng)).collect();
         }
-        // Who has a hold together has a handle together.
+        // Contenders that share a hold share a handle.
         let together = matches!(family, Family::Kept | Family::Shared(_)) && rng.bool();
         let handles = if calm && !together { lives.len() } else { shared() };
         Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, timeout, slow, strikes, pleas }
@@ -370,10 +370,10 @@ impl Turn {
     fn draw(rng: &mut fastrand::Rng, family: Family) -> Turn {
         let want = match family {
             Family::Mutex(_) => Want::Lock,
-            Family::Shared(_) => match rng.u8(..5) {
+            Family::Shared(_) => match rng.u8(..6) {
                 0 => Want::Read,
-                1 => Want::Joint,
-                2 => Want::MayWrite,
+                1 | 2 => Want::Joint,
+                3 => Want::MayWrite,
                 _ => Want::Lock,
             },
             Family::Permits => Want::Permits(rng.u32(1..=PERMITS)),

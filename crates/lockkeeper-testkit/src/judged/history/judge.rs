@@ -675,8 +675,10 @@ impl Case<'_> {
         let mut passed = Vec::new();
         for (id, hold) in &self.holds {
             let Some(QueuePosition { class, number }) = hold.place else { continue };
-            // A later use of a hold has the place of the first, if it was requested before that was granted.
-            if hold.joins.is_some_and(|first| self.holds[&first].granted >= hold.asked) {
+            // A later use of a hold has the place of the first, if it was requested before that was granted, or before the process can have
+            // looked for other contenders.
+            let idle = self.promises.idle;
+            if hold.joins.is_some_and(|first| self.holds[&first].granted + idle >= hold.asked) {
                 continue;
             }
             let waits = |(_, first): &(&HoldId, &Hold)| {

@@ -371,7 +371,10 @@ impl World {
         for (hold, lock, holding) in holds {
             let known = (holding.node(), holding.fencing_token());
             let first = self.record().nodes.iter().find(|(_, it)| *it == known).map(|(first, _)| *first);
-            let place = place(want, &known.0).filter(|_| self.lasting && (want != Want::Joint || first.is_some()));
+            // The number of a node says more only if its parent lasts. A hold that made way has no other place than its number.
+            let place = place(want, &known.0).filter(|_| self.lasting || want != Want::Background);
+            let place = place.filter(|_| want != Want::Joint || first.is_some());
+            let place = place.map(|it| QueuePosition { number: it.number.filter(|_| self.lasting), ..it });
             let grant = Grant { hold, share, token: known.1.map(FencingToken::get), place };
             self.add(contender, lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
             match (first, want) {
@@ -564,7 +567,9 @@ impl World {
                 Some((self.granted(contender, (from, None), (holding, Share::Alone), want), guard))
             }
             Err(error) => {
-                if !expected(&error.clone().into()) {
+                // It waits without a limit, also if it only tried before.
+                let limited = matches!(error, AcquireError::Held { .. } | AcquireError::Timeout { .. });
+                if limited || !expected(&error.clone().into()) {
                     self.record().unexpected.push(error.to_string());
                 }
                 self.add(contender, 0, from, What::Asked { limit: None, outcome: Outcome::Failed(error.to_string()) });
