@@ -317,7 +317,9 @@ impl World {
             Want::Foreground | Want::Ageing(_) => Some(1),
             _ => None,
         };
-        if let Some(priority) = priority.filter(|_| turn.call != Call::Try) {
+        // A try of a leased lock asks no owner; one of the foreground is in the queue for a moment.
+        let asks = turn.call != Call::Try || !matches!(turn.want, Want::Leased { .. });
+        if let Some(priority) = priority.filter(|_| asks) {
             self.add(contender, 0, from, What::Wanted { priority });
         }
         let locks = match turn.want {
