@@ -2,7 +2,7 @@
 
 use std::time::SystemTime;
 
-use lockkeeper_core::{FencingToken, Owner, SessionId, node_path};
+use lockkeeper_core::{FencingToken, NodeFormat, Owner, SessionId, node_path};
 use lockkeeper_session::ensemble::Proof;
 use serde::{Deserialize, Serialize};
 
@@ -48,8 +48,15 @@ impl Broken {
     /// Returns whether this break ended the hold or wait with this node, given by its full path, and this token if it
     /// has one. A holder whose node was removed finds out this way which client did it.
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
-        // A leased lock has one node, whichever client holds it.
-        node_path(&self.path, &self.node) == node && self.token.zip(token).is_none_or(|(its, ours)| its == ours)
+        let is_same_hold = |(its, ours)| match NodeFormat::of_node(&self.node).parse(&self.node) {
+            // No other attempt has this name. A holder that was read as a waiter had another token then.
+            Some(name) if name.id.is_some() => true,
+            // An earlier node had this name. A writer that became a reader has a token older than its node.
+            Some(_) => its >= ours,
+            // A leased lock has one node, whichever client holds it.
+            None => its == ours,
+        };
+        node_path(&self.path, &self.node) == node && self.token.zip(token).is_none_or(is_same_hold)
     }
 }
 

@@ -724,11 +724,12 @@ impl Case<'_> {
                 events.iter().any(|it| is_asked(&it))
             };
             let calm = self.promises.healthy.is_some() && hold.broken.is_none();
-            let (early, is_slow) = (event.until < earliest, self.promises.idle > Duration::from_millis(1_500));
+            let is_over_at_grant = earliest <= hold.granted || self.promises.idle > Duration::from_millis(1_500);
+            let early = event.until < earliest;
             let is_right = match cause {
                 Cause::Preempted => is_asked(own.saturating_add(1)),
                 // Where a write takes long, a lease may be over at the grant.
-                Cause::LeaseEnded => !calm || !early && (strict || is_slow || is_asked(i32::MIN)),
+                Cause::LeaseEnded => !calm || !early && (strict || is_over_at_grant || is_asked(i32::MIN)),
                 Cause::Other => !calm,
             };
             if !is_right {
@@ -886,9 +887,10 @@ impl Case<'_> {
             taken.push((hold.granted, over.max(hold.granted)));
         }
         // A delay is counted again when the contender that counts it leaves.
-        let delayed =
-            |at| self.holds.values().filter(move |it| it.granted < at && (it.lost.is_some() || it.broken.is_some()));
-        let delay = |at| delayed(at).map(|hold| hold.delay).max().unwrap_or_default();
+        let is_abandoned = |hold: &&Hold| hold.lost.is_some() || hold.broken.is_some();
+        let delays: Vec<_> = self.holds.values().filter(is_abandoned).map(|hold| (hold.granted, hold.delay)).collect();
+        let delay =
+            |at| delays.iter().filter(|(since, _)| *since < at).map(|(_, delay)| *delay).max().unwrap_or_default();
         for event in events {
             if event.what == What::Reserved {
                 taken.push((event.from, event.until));
@@ -904,7 +906,8 @@ impl Case<'_> {
             self.holds.iter().map(|(id, hold)| (hold.asked, hold.granted, *id)).collect();
         waits.sort();
         for (asked, granted, id) in waits {
-            let mut free_since = asked;
+            // Who comes after an abandoned hold counts its delay.
+            let mut free_since = asked + delay(asked);
             let mut longest = Duration::ZERO;
             for (from, until) in &taken {
                 if *from >= granted {

@@ -20,6 +20,7 @@ for_kinds!(
     only_the_readers_directly_behind_a_writer_wake_together,
     when_a_waiting_writer_gives_up_the_readers_behind_it_share,
     a_downgrade_keeps_the_position,
+    a_reader_that_was_a_writer_finds_who_broke_its_hold,
     a_downgrade_whose_reply_is_lost_is_found,
     an_upgradeable_reader_shares_with_earlier_readers_and_excludes_later_ones,
     an_upgrade_times_out_and_keeps_reading,
@@ -293,6 +294,23 @@ async fn a_downgrade_keeps_the_position(world: &World) {
     assert!(token < next.token() && far.waits());
     next.release().await.unwrap();
     far.granted().await.release().await.unwrap();
+}
+
+/// Its node is younger than its token.
+async fn a_reader_that_was_a_writer_finds_who_broke_its_hold(world: &World) {
+    let (keeper, operator) = (world.keeper().await, world.keeper().await);
+    let guard = lock(world, &keeper).write().acquire().await.unwrap();
+    let written = (guard.node(), guard.token());
+    let guard = guard.downgrade().await.unwrap();
+    operator.admin().break_lock(&world.lock(), "a test").await.unwrap();
+    guard.lost().await;
+    let broken = operator.admin().broken(&world.lock()).await.unwrap();
+    let removed = |node: &str, token| broken.iter().filter(|broken| broken.removed(node, token)).count();
+    assert_eq!(removed(&guard.node(), guard.fencing_token()), 1, "{broken:?}");
+    assert_eq!(removed(&written.0, Some(written.1)), 0, "{broken:?}");
+    let next = lock(world, &keeper).write().acquire().await.unwrap();
+    assert_eq!(removed(&next.node(), next.fencing_token()), 0, "{broken:?}");
+    next.release().await.unwrap();
 }
 
 /// The connection breaks before or after the downgrade takes effect: it reads at the same position, and no other node of it is
