@@ -721,7 +721,7 @@ impl Case<'_> {
                     let higher = matches!(it.what, What::Wanted { priority } if priority >= above);
                     meanwhile && higher && it.contender != event.contender
                 };
-                events.iter().any(|it| is_asked(&it))
+                events.iter().any(is_asked)
             };
             let calm = self.promises.healthy.is_some() && hold.broken.is_none();
             let is_over_at_grant = earliest <= hold.granted || self.promises.idle > Duration::from_millis(1_500);

@@ -197,6 +197,9 @@ struct World {
     record: Arc<Mutex<Record>>,
 }
 
+/// The holds of a fenced write with their locks and tokens, its times, and what the answer said.
+type WriteMade = (Vec<(HoldId, u32, FencingToken)>, [Duration; 2], Option<bool>);
+
 #[derive(Default)]
 struct Record {
     events: Vec<Event>,
@@ -207,8 +210,7 @@ struct Record {
     lost: BTreeSet<HoldId>,
     /// The node and the token of each hold; another node after a change.
     nodes: Vec<(HoldId, (String, Option<FencingToken>))>,
-    /// The fenced writes: their holds with locks and tokens, their times, and what the answer said.
-    writes: Vec<(Vec<(HoldId, u32, FencingToken)>, [Duration; 2], Option<bool>)>,
+    writes: Vec<WriteMade>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
     /// Answers that no world may cause.
