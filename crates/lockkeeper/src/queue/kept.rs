@@ -177,8 +177,8 @@ impl KeptHold {
             };
             let is_last = !matches!(answer, Answer::Look(_) | Answer::Acquire { .. });
             // Without a call, the use ends when the answer is dropped.
-            let (closed, _) = mpsc::unbounded();
-            told.answers.push((state.answers_to(call, is_last).unwrap_or(closed), answer));
+            let answers = state.answers_to(call, is_last).unwrap_or_else(|| mpsc::unbounded().0);
+            told.answers.push((answers, answer));
         }
         told
     }
@@ -262,7 +262,7 @@ impl KeptHold {
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
-    /// Looks whether another use of this hold may begin, and tells the queue.
+    /// Looks whether another use of this hold may begin, and tells the queue. Dropping the future tells nothing: the call is to leave then.
     async fn look_for(self: &Arc<Self>, call: CallNumber, hold: HoldNumber, node_format: NodeFormat) {
         let usable = |state: &State| {
             state.current().filter(|(at, it)| *at == hold && self.is_usable(it)).map(|(_, it)| it.clone())
@@ -381,7 +381,7 @@ struct Line {
 }
 
 impl Line {
-    /// Waits for a use, within the limits of the call.
+    /// Waits for a use, within the limits of the call. Dropping the future leaves the line.
     async fn wait(
         mut self,
         limits: Limits,
@@ -419,7 +419,8 @@ impl Line {
         _ = caller.send(outcome.and_then(|used| used.ok_or_else(|| held(&path))));
     }
 
-    /// Waits for the last answer. `None`: the call gets nothing, or is to acquire the lock, `shared` or not.
+    /// Waits for the last answer. `None`: the call gets nothing, or is to acquire the lock, `shared` or not. Dropping the future loses
+    /// no answer: the use of one that was not taken ends with the line.
     async fn answer(
         &self,
         node_format: NodeFormat,
@@ -441,7 +442,7 @@ impl Line {
         }
     }
 
-    /// Acquires the lock. If the attempt `is_shared`, another call goes on with it when this one leaves.
+    /// Acquires the lock. Dropping the future ends the attempt; if it `is_shared`, the next call goes on with it once this one leaves.
     async fn fill(
         &mut self,
         node_format: NodeFormat,
