@@ -197,7 +197,7 @@ impl LocalQueue {
         entry.ahead = state.ahead.or(before);
         (entry.holds, entry.watches_itself) = (state.holds, state.watches_itself);
         if state.released && entry.released.is_none() {
-            self.release(key, state.watches_itself, woken);
+            self.release(key, woken);
         }
         let entry = self.entry_mut(key)?;
         if !state.deferred {
@@ -224,8 +224,9 @@ impl LocalQueue {
     }
 
     /// Those that wait for this entry may go on before its node is deleted.
-    fn release(&mut self, key: LocalKey, watched: bool, woken: &mut Vec<LocalKey>) {
+    fn release(&mut self, key: LocalKey, woken: &mut Vec<LocalKey>) {
         let Some(entry) = self.entry_mut(key) else { return };
+        let watched = entry.watches_itself;
         entry.released = Some(watched);
         for waiter in entry.waiters.clone() {
             if let Some(wait) = self.wait_of(waiter) {

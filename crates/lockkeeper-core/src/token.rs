@@ -126,6 +126,12 @@ impl FencingToken {
         FencingToken(zxid.0)
     }
 
+    /// What is left of it without its epoch, to compare tokens of which either may lack the epoch.
+    #[must_use]
+    pub const fn below_epoch(self) -> i64 {
+        self.0 << (i64::BITS - EPOCH_SHIFT)
+    }
+
     /// The same hold's token in an epoch, the token being of epoch 0.
     #[must_use]
     pub const fn in_epoch(self, epoch: TokenEpoch) -> Self {

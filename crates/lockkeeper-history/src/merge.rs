@@ -12,9 +12,6 @@ use super::record::{HoldEnd, StoredBefore, StoredHold, StoredRefusal};
 use super::store::{SLOTS, Stored, is_slot};
 use crate::ROOT;
 
-/// The bits of a token below those of its epoch.
-const BELOW_EPOCH: u32 = 16;
-
 /// A record that was written within this time after the end of its hold was not held up.
 const PROMPT: Duration = Duration::from_secs(1);
 
@@ -60,12 +57,12 @@ pub(super) fn entries(path: &str, stored: &Stored, breaks: Vec<Broken>, asked: V
 
 /// Whether these are the tokens of the same hold. What a contender saw of another may lack the epoch.
 fn same(one: Option<FencingToken>, other: Option<FencingToken>) -> bool {
-    one.zip(other).is_some_and(|(one, other)| one.get() << BELOW_EPOCH == other.get() << BELOW_EPOCH)
+    one.zip(other).is_some_and(|(one, other)| one.below_epoch() == other.below_epoch())
 }
 
 /// Whether a hold with the first token began before the one with the second. Either may lack the epoch.
 pub(super) fn is_before(one: FencingToken, other: FencingToken) -> bool {
-    one.get() << BELOW_EPOCH < other.get() << BELOW_EPOCH
+    one.below_epoch() < other.below_epoch()
 }
 
 /// The end of a hold, as its owner has recorded it.

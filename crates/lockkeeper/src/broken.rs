@@ -49,7 +49,7 @@ impl Broken {
     /// has one. A holder whose node was removed finds out this way which client did it.
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
         let is_same_hold = |(its, ours)| match NodeFormat::of_node(&self.node).parse(&self.node) {
-            // No other attempt has this name. A holder that was read as a waiter had another token then.
+            // No other attempt has this name.
             Some(name) if name.id.is_some() => true,
             // An earlier node had this name. A writer that became a reader has a token older than its node.
             Some(_) => its >= ours,

@@ -51,8 +51,8 @@ impl Releases {
 }
 
 impl Contender {
-    /// The caller leaves. If it had a hold, and that is alone, every older contender has ended, and a contender behind it in this process may hold
-    /// before the node is deleted.
+    /// The caller leaves. If it had a hold, and that is alone, every older contender has ended, and a contender behind it in this
+    /// process may hold before the node is deleted.
     ///
     /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
     /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A

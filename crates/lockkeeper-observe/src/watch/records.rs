@@ -8,9 +8,6 @@ use lockkeeper::admin::{ContenderInfo, Owner};
 
 use super::fact::End;
 
-/// The bits of a token below those of its epoch.
-const BELOW_EPOCH: u32 = 16;
-
 /// The end of a hold, as its owner has recorded it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecordedEnd {
@@ -29,15 +26,11 @@ impl RecordedEnd {
     pub(super) fn is_of(&self, lock: &str, contender: &ContenderInfo) -> bool {
         self.path == lock
             && match self.token {
-                Some(token) => contender.token.is_some_and(|other| is_same(token, other)),
+                // What is seen of a contender may lack the epoch.
+                Some(token) => contender.token.is_some_and(|other| token.below_epoch() == other.below_epoch()),
                 None => contender.owner.as_ref() == Some(&self.owner),
             }
     }
-}
-
-/// Whether these are the tokens of the same hold. What is seen of a contender may lack the epoch.
-fn is_same(one: FencingToken, other: FencingToken) -> bool {
-    one.get() << BELOW_EPOCH == other.get() << BELOW_EPOCH
 }
 
 /// Reads the record in a node: its path and its data.

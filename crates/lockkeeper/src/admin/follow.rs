@@ -108,6 +108,9 @@ impl Follow {
                     let Ok((read, watcher)) = ensemble.read_and_watch(&node).await else { continue };
                     watchers.push(watcher);
                     walk.nodes.insert(node, read);
+                }
+                // Beside the watch on the queue, each was set with a read that may say more.
+                if watchers.len() > 1 {
                     lock = describe(ensemble, &path, &mut walk).await?;
                 }
                 waited = lock.waiters.iter().map(|waiter| waiter.node.clone()).chain(waited).collect();

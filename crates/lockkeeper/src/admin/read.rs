@@ -305,9 +305,6 @@ async fn describe_all(
     Ok(locks)
 }
 
-/// The bits of a token that are the epoch's.
-const EPOCH_BITS: u32 = 16;
-
 pub(super) fn has_bare_requests(lock: &LockInfo) -> bool {
     lock.holders.iter().chain(&lock.waiters).any(ContenderInfo::is_bare_request)
 }
@@ -322,7 +319,7 @@ pub(super) async fn recall(ensemble: &dyn Ensemble, locks: &mut [LockInfo]) {
     for LockInfo { path, holders, waiters, .. } in locks {
         for contender in holders.iter_mut().chain(waiters).filter(|contender| contender.is_bare_request()) {
             // A record has the epoch, above the transaction.
-            let created = |token: Option<FencingToken>| token.map(|token| token.get() << EPOCH_BITS);
+            let created = |token: Option<FencingToken>| token.map(FencingToken::below_epoch);
             let is_about = |asked: &&Revoked| {
                 asked.path == *path && asked.node == contender.node && created(asked.token) == created(contender.token)
             };
