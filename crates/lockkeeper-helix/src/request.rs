@@ -132,8 +132,8 @@ struct AskedOwner {
     owner: String,
     /// By the session's clock.
     since: Duration,
-    /// When the owner's cleanup timeout ends, by the server's clock.
-    cleaned_ms: i64,
+    /// When the owner's cleanup timeout ends, by the server's clock. `None` if the owner has nothing to clean up.
+    cleaned_ms: Option<i64>,
 }
 
 /// What ends an attempt before its result.
@@ -323,7 +323,7 @@ impl LeaseAttempt {
                 Stepped::Done { answer: Answer::Waits { until_ms, owner }, look, .. } => {
                     asked.get_or_insert_with(|| {
                         let since_ms = look.record.request.as_ref().map_or(look.now.latest_ms, |own| own.since_ms);
-                        let cleaned_ms = since_ms.saturating_add(owner.allotted_ms);
+                        let cleaned_ms = (owner.allotted_ms > 0).then(|| since_ms.saturating_add(owner.allotted_ms));
                         AskedOwner { owner: owner.owner.clone(), since: session_ref.session.now(), cleaned_ms }
                     });
                     requested = true;
@@ -394,10 +394,12 @@ impl LeaseAttempt {
     fn room(&self, asked: &AskedOwner, look: &Look) -> PreemptionOutcome {
         let over = |until_ms: i64| look.now.earliest_ms >= until_ms.saturating_add(self.node.rules.skew_ms);
         match &look.record.owner {
-            // With nothing to clean up, force interrupts nothing.
-            Some(owner) if !over(owner.until_ms) && owner.cleanup_ms > 0 => PreemptionOutcome::Forced,
+            // With nothing to clean up, force interrupts nothing, and no answer is late.
             Some(owner) if owner.cleanup_ms <= 0 => PreemptionOutcome::InTime,
-            _ if look.now.earliest_ms > asked.cleaned_ms => PreemptionOutcome::Late,
+            Some(owner) if !over(owner.until_ms) => PreemptionOutcome::Forced,
+            _ if asked.cleaned_ms.is_some_and(|cleaned_ms| look.now.earliest_ms > cleaned_ms) => {
+                PreemptionOutcome::Late
+            }
             _ => PreemptionOutcome::InTime,
         }
     }
