@@ -87,6 +87,16 @@ fn connections_beyond_the_limit_are_closed_at_once() {
     });
 }
 
+/// A client that looks whether somebody listens, and then connects, is one connection.
+#[test]
+fn a_connection_that_its_client_has_closed_does_not_count() {
+    let server = limited(Limits::default().with_connections(10, 1));
+    for _ in 0..200 {
+        drop(socket(server.addr()));
+        Client::connect(server.addr()).ping();
+    }
+}
+
 #[test]
 fn sessions_beyond_the_limit_get_none_and_the_others_live() {
     let server = limited(Limits::default().with_sessions(1));
