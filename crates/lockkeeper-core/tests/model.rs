@@ -4,7 +4,7 @@
 //! connections, with everything that can happen to them. `step` carries out the contender's commands, `serve` answers them, and
 //! `neighbours` has what the clients of one process tell each other. `claims` states what must always be true, and `witness` what
 //! must be seen to happen. `worlds`, `delays`, `dated`, `looks`, `holders` and `yields` list the explored worlds, `mistake` the planted
-//! mistakes, and `replays` the defects that were found. Nothing of the protocol is here: a command is
+//! mistakes, and `replays` the defects that were found. `kept` is about the calls of one process that share a hold. Nothing of the protocol is here: a command is
 //! carried out as a driver would, and the contender makes every decision. (`plain`, a foreign client, is no contender.)
 //!
 //! Each world has a small budget of faults. `cargo xtask deep` explores it to its end, and `cargo test` its first states. The seeded
@@ -22,6 +22,8 @@ mod dated;
 mod delays;
 #[path = "model/holders.rs"]
 mod holders;
+#[path = "model/kept.rs"]
+mod kept;
 #[path = "model/locals.rs"]
 mod locals;
 #[path = "model/looks.rs"]

@@ -1,17 +1,20 @@
 //! One hold for several uses of this process: one after the other ([`Mutex::keep`](crate::Mutex::keep)), or those of readers
 //! together ([`Access::share`](crate::request::Access::share)).
 //!
-//! To the protocol, it is one hold of one contender. So nothing here decides who holds: this only chooses who uses the hold, and
-//! when it is released. (Chubby's clients keep locks in the same way: Burrows, "The Chubby lock service", section 3.)
+//! [`KeptQueue`] decides which call uses the hold, which one acquires the lock, and when the hold ends. This carries it out.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use lockkeeper_core::{Loss, Mode, NodeFormat, Queue, Silence};
+use futures_channel::mpsc;
+use futures_util::future::OptionFuture;
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
+use lockkeeper_core::{
+    CallNumber, HoldNumber, KeptCommand, KeptEvent, KeptQueue, Loss, Mode, NodeFormat, Queue, Silence, UsePolicy,
+};
 use lockkeeper_session::ensemble::{Fired, Watcher};
 use lockkeeper_session::wait::{cancelled, passed};
 use lockkeeper_session::{CancellationToken, latest};
@@ -23,52 +26,49 @@ use crate::hold::AcquireReply;
 use crate::hold::holding::{Holding, UseOfKept};
 use crate::keeper::Lockkeeper;
 
-/// How several uses have one hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Policy {
-    /// One after the other. The hold stays between two uses until another contender comes.
-    Keep,
-    /// Together, while only readers are in the queue. The hold ends with the last use.
-    Share,
-}
-
-/// A hold for several uses, and the calls that wait for a use.
+/// The uses of one hold.
 pub(crate) struct KeptHold {
     keeper: Lockkeeper,
-    policy: Policy,
+    policy: UsePolicy,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
 struct State {
-    /// The hold that another use may get. Each use has a reference too, which is added and dropped under the mutex.
-    hold: Option<Arc<Holding>>,
+    /// Decides who uses the hold.
+    queue: KeptQueue,
+    /// The holds that are not released. Each use has a reference too.
+    holds: Vec<(HoldNumber, Arc<Holding>)>,
+    /// The calls that wait for an answer.
+    calls: Vec<(CallNumber, mpsc::UnboundedSender<Answer>)>,
+    /// The next number of a call or a hold.
+    number: u64,
     /// Resolves when the queue has changed since a listing showed nothing but readers. `None` if it may have changed.
     only_readers: Option<Watcher>,
-    /// A call or a use has the [`Renewal`].
-    is_taken: bool,
-    /// The shared attempt is known to wait for other contenders.
-    waits: bool,
-    /// The calls that wait for it, in their order.
-    waiting: VecDeque<Waiting>,
+    /// The shared attempt, while no call is at it.
+    attempt: Option<Attempt>,
 }
 
-/// A call that waits for a use or the turn.
-struct Waiting {
-    /// It does not wait for other contenders.
-    once: bool,
-    call: oneshot::Sender<Answer>,
-}
-
-/// What a call gets that has waited.
+/// What a call gets that waits.
 enum Answer {
     Use(Holding),
-    /// It finds or acquires the hold.
-    Renewal(Renewal),
+    /// It looks whether another use of this hold may begin.
+    Look(HoldNumber),
+    /// It acquires the lock, perhaps for the other calls too.
+    Acquire {
+        shared: bool,
+    },
     /// The shared attempt waits for other contenders, and the call does not.
     Held,
     /// No call of this process gets a session.
     Failed(SessionError),
+}
+
+/// What is to be done when the state is no longer locked: the end of a use locks it.
+#[derive(Default)]
+struct Told {
+    released: Vec<Arc<Holding>>,
+    given_up: Option<Attempt>,
+    answers: Vec<(mpsc::UnboundedSender<Answer>, Answer)>,
 }
 
 /// An attempt to acquire the lock.
@@ -91,17 +91,44 @@ pub(crate) struct Limits {
     pub(crate) cancel: Option<CancellationToken>,
 }
 
+impl State {
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    /// The hold that another use may get.
+    fn current(&self) -> Option<(HoldNumber, &Arc<Holding>)> {
+        let current = self.queue.current()?;
+        self.holds.iter().find(|(number, _)| *number == current).map(|(number, hold)| (*number, hold))
+    }
+
+    fn add_call(&mut self) -> (CallNumber, mpsc::UnboundedReceiver<Answer>) {
+        let (call, (sender, answers)) = (CallNumber(self.next_number()), mpsc::unbounded());
+        self.calls.push((call, sender));
+        (call, answers)
+    }
+
+    /// Where the answers of a call go, which gets more of them unless this is the last one.
+    fn answers_to(&mut self, call: CallNumber, is_last: bool) -> Option<mpsc::UnboundedSender<Answer>> {
+        let at = self.calls.iter().position(|(other, _)| *other == call)?;
+        Some(if is_last { self.calls.swap_remove(at).1 } else { self.calls[at].1.clone() })
+    }
+}
+
 impl KeptHold {
     pub(crate) fn keep(keeper: &Lockkeeper) -> Arc<Self> {
-        Self::new(keeper, Policy::Keep)
+        Self::new(keeper, UsePolicy::Keep)
     }
 
     pub(crate) fn share(keeper: &Lockkeeper) -> Arc<Self> {
-        Self::new(keeper, Policy::Share)
+        Self::new(keeper, UsePolicy::Share)
     }
 
-    fn new(keeper: &Lockkeeper, policy: Policy) -> Arc<Self> {
-        Arc::new(KeptHold { keeper: keeper.clone(), policy, state: Mutex::default() })
+    fn new(keeper: &Lockkeeper, policy: UsePolicy) -> Arc<Self> {
+        let (queue, holds, calls) = (KeptQueue::new(policy), Vec::new(), Vec::new());
+        let state = State { queue, holds, calls, number: 0, only_readers: None, attempt: None };
+        Arc::new(KeptHold { keeper: keeper.clone(), policy, state: Mutex::new(state) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,12 +136,60 @@ impl KeptHold {
     }
 
     fn keeps(&self) -> bool {
-        self.policy == Policy::Keep
+        self.policy == UsePolicy::Keep
     }
 
     /// Whether an attempt outlives its call while other calls wait, and so has no limits of its own.
     pub(crate) fn outlives_its_call(&self, once: bool) -> bool {
         !self.keeps() && !once
+    }
+
+    /// Tells the queue what happened, and carries out its commands. Returns the hold that nobody uses any more.
+    fn tell(self: &Arc<Self>, event: KeptEvent) -> Option<Holding> {
+        let told = self.handle(&mut self.state(), event, None);
+        Self::deliver(told)
+    }
+
+    /// `error`: what the calls fail with that wait for a failed attempt.
+    fn handle(self: &Arc<Self>, state: &mut State, event: KeptEvent, error: Option<&SessionError>) -> Told {
+        let mut told = Told::default();
+        state.queue.handle(event);
+        while let Some(command) = state.queue.next_command() {
+            let (call, answer) = match command {
+                KeptCommand::Release(number) => {
+                    if let Some(at) = state.holds.iter().position(|(other, _)| *other == number) {
+                        told.released.push(state.holds.swap_remove(at).1);
+                    }
+                    continue;
+                }
+                KeptCommand::GiveUp => {
+                    told.given_up = state.attempt.take();
+                    continue;
+                }
+                KeptCommand::Use(call, number) => match state.holds.iter().find(|(other, _)| *other == number) {
+                    Some((_, hold)) => (call, Answer::Use(self.use_of(number, hold.clone()))),
+                    None => continue,
+                },
+                KeptCommand::Look(call, hold) => (call, Answer::Look(hold)),
+                KeptCommand::Acquire { call, shared } => (call, Answer::Acquire { shared }),
+                KeptCommand::Held(call) => (call, Answer::Held),
+                KeptCommand::Fail(call) => (call, Answer::Failed(error.cloned().unwrap_or(SessionError::Closed))),
+            };
+            let is_last = !matches!(answer, Answer::Look(_) | Answer::Acquire { .. });
+            // Without a call, the use ends when the answer is dropped.
+            let answers = state.answers_to(call, is_last).unwrap_or_else(|| mpsc::unbounded().0);
+            told.answers.push((answers, answer));
+        }
+        told
+    }
+
+    /// Returns the hold that nobody uses any more, which ends when it is dropped.
+    fn deliver(told: Told) -> Option<Holding> {
+        drop(told.given_up);
+        let released = told.released.into_iter().filter_map(Arc::into_inner).next_back();
+        // The use of a call that has gone ends here.
+        told.answers.into_iter().for_each(|(call, answer)| _ = call.unbounded_send(answer));
+        released
     }
 
     /// Gets a use for the caller. `begin` starts an attempt to acquire the lock.
@@ -126,34 +201,32 @@ impl KeptHold {
         begin: impl FnOnce(Reply) + Send + 'static,
     ) {
         let mut state = self.state();
-        let outcome = match self.take_open(&mut state) {
-            Some(used) => Ok(used),
-            None if limits.once && state.is_taken && (self.keeps() || state.waits) => Err(held(&limits.path)),
-            None => {
-                let served = self.line_up(&mut state, limits.once);
-                drop(state);
-                return self.keeper.sessions().spawn(self.clone().wait(limits, node_format, served, caller, begin));
+        let open = self.is_open(&mut state);
+        let (call, mut answers) = state.add_call();
+        let told = self.handle(&mut state, KeptEvent::Call { call, once: limits.once, open }, None);
+        drop(state);
+        drop(Self::deliver(told));
+        let line = Line { uses: self.clone(), call, attempt: None };
+        let outcome = match answers.try_recv() {
+            Ok(Answer::Use(used)) => Ok(used),
+            Ok(Answer::Held) => Err(held(&limits.path)),
+            first => {
+                let answers = stream::iter(first).chain(answers);
+                return self.keeper.sessions().spawn(line.wait(limits, node_format, Box::pin(answers), caller, begin));
             }
         };
+        drop(line);
         // The caller may have gone, and then its use ends here.
-        drop(state);
         _ = caller.send(outcome);
     }
 
-    /// A use of the hold, if that needs no look at the queue.
-    fn take_open(self: &Arc<Self>, state: &mut State) -> Option<Holding> {
-        if self.keeps() {
-            if state.is_taken {
-                return None;
-            }
-        } else if state.only_readers.as_mut()?.now_or_never().is_some() {
+    /// Whether a use may begin without a look at the queue.
+    fn is_open(&self, state: &mut State) -> bool {
+        if !self.keeps() && state.only_readers.as_mut().is_none_or(|changed| changed.now_or_never().is_some()) {
             state.only_readers = None;
-            return None;
+            return false;
         }
-        let hold = state.hold.clone().filter(|hold| self.is_usable(hold))?;
-        state.is_taken |= self.keeps();
-        let turn = self.keeps().then(|| Renewal { uses: self.clone(), attempt: None });
-        Some(self.use_of(hold, turn))
+        state.current().is_some_and(|(_, hold)| self.is_usable(hold))
     }
 
     /// Whether another use may begin. Not in a hold that can be trusted for less than a third of the session timeout. A kept one
@@ -163,90 +236,12 @@ impl KeptHold {
         backed && hold.revocation_requested().is_none() && !(self.keeps() && hold.hold().may_still_write())
     }
 
-    fn use_of(self: &Arc<Self>, hold: Arc<Holding>, turn: Option<Renewal>) -> Holding {
+    fn use_of(self: &Arc<Self>, number: HoldNumber, hold: Arc<Holding>) -> Holding {
         if self.keeps() {
             hold.hold().attend_again();
         }
-        let part = Part { uses: self.clone(), hold: Some(hold.clone()), _turn: turn };
+        let part = Part { uses: self.clone(), number, hold: Some(hold.clone()) };
         hold.with_use(Box::new(part))
-    }
-
-    /// Waits for a use or the turn, behind the calls that came before.
-    fn line_up(self: &Arc<Self>, state: &mut State, once: bool) -> oneshot::Receiver<Answer> {
-        let (call, served) = oneshot::channel();
-        if state.is_taken {
-            if state.waiting.len() == state.waiting.capacity() {
-                // Those of calls that gave up.
-                state.waiting.retain(|waiting| !waiting.call.is_closed());
-            }
-            state.waiting.push_back(Waiting { once, call });
-        } else {
-            state.is_taken = true;
-            _ = call.send(Answer::Renewal(Renewal { uses: self.clone(), attempt: None }));
-        }
-        served
-    }
-
-    /// Whether the shared attempt is known to wait for other contenders. If it does, the calls that do not wait for those get nothing.
-    fn shared_attempt_waits(&self, waits: bool) {
-        let mut state = self.state();
-        state.waits = waits;
-        if waits {
-            let (tries, others) =
-                std::mem::take(&mut state.waiting).into_iter().partition::<VecDeque<_>, _>(|it| it.once);
-            state.waiting = others;
-            tries.into_iter().for_each(|tried| _ = tried.call.send(Answer::Held));
-        }
-    }
-
-    /// Waits for a use, within the limits of the call.
-    async fn wait(
-        self: Arc<Self>,
-        limits: Limits,
-        node_format: NodeFormat,
-        served: oneshot::Receiver<Answer>,
-        mut caller: AcquireReply,
-        begin: impl FnOnce(Reply) + Send,
-    ) {
-        let Limits { path, once, timeout, deadline, cancel } = limits;
-        let mut over = pin!(async {
-            tokio::select! {
-                biased;
-                () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path: path.clone() },
-                () = passed(deadline) => self.timed_out(path.clone(), timeout.unwrap_or_default(), once),
-            }
-        });
-        let find = async {
-            match served.await.unwrap_or(Answer::Failed(SessionError::Closed)) {
-                Answer::Use(used) => Ok(Ok(used)),
-                Answer::Held => Ok(Err(held(&path))),
-                Answer::Failed(error) => Ok(Err(error.into())),
-                Answer::Renewal(turn) => match turn.present(node_format).await {
-                    Some((hold, only_readers)) => Ok(Ok(turn.settle(hold, only_readers))),
-                    None => Err(turn),
-                },
-            }
-        };
-        let found = tokio::select! {
-            biased;
-            () = caller.closed() => return,
-            error = &mut over => Ok(Err(error)),
-            found = find => found,
-        };
-        let outcome = match found {
-            Ok(outcome) => outcome,
-            Err(turn) => {
-                let is_shared = turn.attempt.is_some() || self.outlives_its_call(once);
-                tokio::select! {
-                    biased;
-                    () = caller.closed() => return,
-                    // Otherwise the attempt ends by them.
-                    error = &mut over, if is_shared => Err(error),
-                    outcome = turn.fill(node_format, is_shared, once, begin) => outcome.unwrap_or_else(|| Err(held(&path))),
-                }
-            }
-        };
-        _ = caller.send(outcome);
     }
 
     /// The error of a call whose time is over.
@@ -255,7 +250,7 @@ impl KeptHold {
         // An attempt that waits for other contenders had answers. Its own requests are not known here.
         let silence = ready.as_ref().map(|(_, ensemble)| {
             let session = ensemble.unanswered_for();
-            Silence { called: Duration::ZERO, answered: self.state().waits, unanswered: Some(session), session }
+            Silence { called: Duration::ZERO, answered: self.state().queue.waits(), unanswered: Some(session), session }
         });
         let detail = match silence {
             None => "there is no connection",
@@ -268,19 +263,23 @@ impl KeptHold {
         SessionError::Unreachable { servers, waited, detail: detail.to_owned() }.into()
     }
 
-    /// The hold, if the call that has the turn may use it, and the watch on its queue if it is shared.
-    async fn present(&self, node_format: NodeFormat) -> Option<(Arc<Holding>, Option<Watcher>)> {
-        if self.keeps() {
-            // The release is sent before the next create, so that this process queues behind those that came meanwhile.
-            drop(self.forget(|hold| !self.is_usable(hold)));
-            return Some((self.state().hold.clone()?, None));
+    /// Looks whether another use of this hold may begin, and tells the queue. Dropping the future tells nothing: the call is to leave then.
+    async fn look_for(self: &Arc<Self>, call: CallNumber, hold: HoldNumber, node_format: NodeFormat) {
+        let usable = |state: &State| {
+            state.current().filter(|(at, it)| *at == hold && self.is_usable(it)).map(|(_, it)| it.clone())
+        };
+        let mut only_readers = None;
+        if !self.keeps() {
+            // The hold must be able to end meanwhile.
+            let looking = usable(&self.state()).map(|hold| self.look(&hold, node_format));
+            only_readers = OptionFuture::from(looking).await.flatten();
         }
-        // The hold must be able to end meanwhile.
-        let looking = self.look(self.state().hold.as_ref().filter(|hold| self.is_usable(hold))?, node_format);
-        let only_readers = looking.await?;
-        let state = self.state();
-        let hold = state.hold.clone().filter(|hold| self.is_usable(hold))?;
-        Some((hold, Some(only_readers)))
+        let mut state = self.state();
+        let is_usable = usable(&state).is_some() && (self.keeps() || only_readers.is_some());
+        state.only_readers = only_readers;
+        let told = self.handle(&mut state, KeptEvent::Looked(call, is_usable), None);
+        drop(state);
+        drop(Self::deliver(told));
     }
 
     /// Lists the queue. Returns the watch on it, unless a contender is in it that ends the uses.
@@ -297,8 +296,8 @@ impl KeptHold {
     }
 
     /// Keeps the hold no longer when another contender comes, the hold is lost, or it is asked to release.
-    fn watch(self: &Arc<Self>, hold: &Arc<Holding>, node_format: NodeFormat) {
-        let (uses, watched, looking) = (Arc::downgrade(self), Arc::downgrade(hold), self.look(hold, node_format));
+    fn watch(self: &Arc<Self>, number: HoldNumber, hold: &Holding, node_format: NodeFormat) {
+        let (uses, looking) = (Arc::downgrade(self), self.look(hold, node_format));
         let (mut asked, lost) = (hold.hold().asked.subscribe(), hold.cancelled_when_lost());
         let others_come = async {
             if let Some(changed) = looking.await {
@@ -314,14 +313,23 @@ impl KeptHold {
                 () = others_come => {}
             }
             if let Some(uses) = uses.upgrade() {
-                drop(uses.forget(|hold| Arc::as_ptr(hold) == watched.as_ptr()));
+                drop(uses.tell(KeptEvent::Unwanted(number)));
             }
         });
     }
 
-    /// No other use gets the hold, if it is the one that is meant. Returns the hold if nobody uses it.
-    fn forget(&self, is_meant: impl FnOnce(&Arc<Holding>) -> bool) -> Option<Holding> {
-        self.state().hold.take_if(|hold| is_meant(hold)).and_then(Arc::into_inner)
+    /// The attempt of the call with the turn has the lock.
+    fn granted(self: &Arc<Self>, call: CallNumber, hold: Holding, node_format: NodeFormat) {
+        let mut state = self.state();
+        let number = HoldNumber(state.next_number());
+        if self.keeps() {
+            self.watch(number, &hold, node_format);
+        }
+        state.holds.push((number, Arc::new(hold)));
+        state.only_readers = None;
+        let told = self.handle(&mut state, KeptEvent::Granted(call, number), None);
+        drop(state);
+        drop(Self::deliver(told));
     }
 
     /// Whether the next use gets a kept hold without a round trip.
@@ -330,7 +338,7 @@ impl KeptHold {
             return false;
         }
         let state = self.state();
-        !state.is_taken && state.hold.as_ref().is_some_and(|hold| self.is_usable(hold))
+        !state.queue.is_taken() && state.current().is_some_and(|(_, hold)| self.is_usable(hold))
     }
 
     /// Releases a kept hold after the uses that were requested before.
@@ -338,9 +346,13 @@ impl KeptHold {
         if self.keeper.sessions().check_process().is_err() {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
-        let served = self.line_up(&mut self.state(), false);
-        let _turn = served.await;
-        match self.forget(|_| true) {
+        let (call, mut answers) = self.state().add_call();
+        let _line = Line { uses: self.clone(), call, attempt: None };
+        self.tell(KeptEvent::Call { call, once: false, open: false });
+        // It has the turn.
+        _ = answers.next().await;
+        let current = self.state().queue.current();
+        match current.and_then(|hold| self.tell(KeptEvent::Unwanted(hold))) {
             Some(hold) => hold.release().await,
             None => Ok(()),
         }
@@ -361,30 +373,91 @@ impl fmt::Debug for KeptHold {
     }
 }
 
-/// The right to find or acquire the hold, which one call at a time has. With a hold that is kept, its use has it. Dropping it
-/// passes it on.
-struct Renewal {
+/// A call that waits for a use. Dropping it leaves the line, and the next call goes on with the shared attempt.
+struct Line {
     uses: Arc<KeptHold>,
-    /// The shared attempt, which the next call continues when this one leaves.
+    call: CallNumber,
+    /// The shared attempt, while this call is at it.
     attempt: Option<Attempt>,
 }
 
-impl Renewal {
-    /// Finds the hold, unless an attempt is under way.
-    async fn present(&self, node_format: NodeFormat) -> Option<(Arc<Holding>, Option<Watcher>)> {
-        if self.attempt.is_some() { None } else { self.uses.present(node_format).await }
+impl Line {
+    /// Waits for a use, within the limits of the call. Dropping the future leaves the line.
+    async fn wait(
+        mut self,
+        limits: Limits,
+        node_format: NodeFormat,
+        mut answers: BoxStream<'static, Answer>,
+        mut caller: AcquireReply,
+        begin: impl FnOnce(Reply) + Send,
+    ) {
+        let Limits { path, once, timeout, deadline, cancel } = limits;
+        let uses = self.uses.clone();
+        let mut over = pin!(async {
+            tokio::select! {
+                biased;
+                () = cancelled(cancel.as_ref()) => AcquireError::Cancelled { path: path.clone() },
+                () = passed(deadline) => uses.timed_out(path.clone(), timeout.unwrap_or_default(), once),
+            }
+        });
+        let mut shared = None;
+        let answer = tokio::select! {
+            biased;
+            () = caller.closed() => return,
+            error = &mut over => Err(error),
+            answer = self.answer(node_format, &mut answers, &mut shared) => answer,
+        };
+        let outcome = match (answer, shared) {
+            (Ok(None), Some(shared)) => tokio::select! {
+                biased;
+                () = caller.closed() => return,
+                // Otherwise the attempt ends by them.
+                error = &mut over, if shared => Err(error),
+                outcome = self.fill(node_format, (shared, once), &mut answers, begin) => outcome,
+            },
+            (answer, _) => answer,
+        };
+        // Otherwise the caller's next call could come before this one has left, and would go on with its attempt.
+        drop(self);
+        _ = caller.send(outcome.and_then(|used| used.ok_or_else(|| held(&path))));
     }
 
-    /// Acquires the lock. If the attempt `is_shared`, another call continues it when the future is dropped. A call that tries only
-    /// `once` leaves a shared attempt, with `None`, when it is known to wait for other contenders.
-    async fn fill(
-        mut self,
+    /// Waits for the last answer. `None`: the call gets nothing, or is to acquire the lock, `shared` or not. Dropping the future loses
+    /// no answer: the use of one that was not taken ends with the line.
+    async fn answer(
+        &self,
         node_format: NodeFormat,
-        is_shared: bool,
-        once: bool,
+        answers: &mut BoxStream<'static, Answer>,
+        shared: &mut Option<bool>,
+    ) -> Result<Option<Holding>, AcquireError> {
+        loop {
+            match answers.next().await {
+                Some(Answer::Use(used)) => return Ok(Some(used)),
+                Some(Answer::Look(hold)) => self.uses.look_for(self.call, hold, node_format).await,
+                Some(Answer::Acquire { shared: is_shared }) => {
+                    *shared = Some(is_shared);
+                    return Ok(None);
+                }
+                Some(Answer::Held) => return Ok(None),
+                Some(Answer::Failed(error)) => return Err(error.into()),
+                None => return Err(SessionError::Closed.into()),
+            }
+        }
+    }
+
+    /// Acquires the lock. Dropping the future ends the attempt; if it `is_shared`, the next call goes on with it once this one leaves.
+    async fn fill(
+        &mut self,
+        node_format: NodeFormat,
+        (is_shared, once): (bool, bool),
+        answers: &mut BoxStream<'static, Answer>,
         begin: impl FnOnce(Reply),
-    ) -> Option<Result<Holding, AcquireError>> {
+    ) -> Result<Option<Holding>, AcquireError> {
+        let (uses, call) = (self.uses.clone(), self.call);
         let mut own = None;
+        if is_shared {
+            self.attempt = uses.state().attempt.take();
+        }
         let attempt = if is_shared { &mut self.attempt } else { &mut own };
         let attempt = attempt.get_or_insert_with(|| {
             let ((reply, outcome), waits) = (oneshot::channel(), latest::Sender::new(false));
@@ -398,76 +471,55 @@ impl Renewal {
                 outcome = &mut attempt.outcome => break outcome,
                 Ok(()) = attempt.waits.changed(), if is_shared => {
                     let waits = *attempt.waits.borrow();
-                    self.uses.shared_attempt_waits(waits);
                     if waits && once {
-                        return None;
+                        // The next call goes on with it.
+                        uses.state().attempt = self.attempt.take();
+                        uses.tell(KeptEvent::Waits(true));
+                        return Ok(None);
                     }
+                    uses.tell(KeptEvent::Waits(waits));
                 }
             }
         };
         self.attempt = None;
-        let hold = match outcome.unwrap_or(Err(SessionError::Closed.into())) {
-            Ok(hold) => Arc::new(hold),
+        match outcome.unwrap_or(Err(SessionError::Closed.into())) {
+            Ok(hold) => uses.granted(call, hold, node_format),
             Err(error) => {
-                if let (true, AcquireError::Session(error)) = (is_shared, &error) {
-                    // It has no limits of a call, so the next one would only meet the same.
-                    let waiting = std::mem::take(&mut self.uses.state().waiting);
-                    waiting.into_iter().for_each(|waiting| _ = waiting.call.send(Answer::Failed(error.clone())));
-                }
-                return Some(Err(error));
+                // A shared attempt has no limits of a call, so the next one would only meet the same.
+                let for_all = match &error {
+                    AcquireError::Session(error) if is_shared => Some(error),
+                    _ => None,
+                };
+                let failed = KeptEvent::Failed { call, for_all: for_all.is_some() };
+                let told = uses.handle(&mut uses.state(), failed, for_all);
+                drop(KeptHold::deliver(told));
+                return Err(error);
             }
-        };
-        let (uses, kept) = (self.uses.clone(), hold.clone());
-        let used = self.settle(hold, None);
-        if uses.keeps() {
-            uses.watch(&kept, node_format);
         }
-        Some(Ok(used))
-    }
-
-    /// Uses the hold. All calls that wait for a shared one use it too.
-    fn settle(self, hold: Arc<Holding>, only_readers: Option<Watcher>) -> Holding {
-        let uses = self.uses.clone();
-        let mut state = uses.state();
-        (state.hold, state.only_readers, state.waits) = (Some(hold.clone()), only_readers, false);
-        if uses.keeps() {
-            return uses.use_of(hold, Some(self));
-        }
-        let serve = |waiting| (waiting, uses.use_of(hold.clone(), None));
-        let served: Vec<_> = std::mem::take(&mut state.waiting).into_iter().map(serve).collect();
-        let used = uses.use_of(hold, None);
-        drop(state);
-        for (waiting, used) in served {
-            // The use of a call that has gone ends here.
-            _ = waiting.call.send(Answer::Use(used));
-        }
-        used
+        Ok(match answers.next().await {
+            Some(Answer::Use(used)) => Some(used),
+            _ => None,
+        })
     }
 }
 
-impl Drop for Renewal {
+impl Drop for Line {
     fn drop(&mut self) {
-        let next = {
-            let mut state = self.uses.state();
-            let next = std::iter::from_fn(|| state.waiting.pop_front()).find(|waiting| !waiting.call.is_closed());
-            state.is_taken = next.is_some();
-            state.waits &= next.is_some() && self.attempt.is_some();
-            next
-        };
-        if let Some(next) = next {
-            // If that call goes meanwhile, the turn is dropped with it, and passes on.
-            _ = next.call.send(Answer::Renewal(Renewal { uses: self.uses.clone(), attempt: self.attempt.take() }));
-        }
+        let mut state = self.uses.state();
+        state.attempt = self.attempt.take().or(state.attempt.take());
+        drop(state.answers_to(self.call, true));
+        let told = self.uses.handle(&mut state, KeptEvent::Gone(self.call), None);
+        drop(state);
+        drop(KeptHold::deliver(told));
     }
 }
 
 /// One use of the hold.
 struct Part {
     uses: Arc<KeptHold>,
+    number: HoldNumber,
     /// `None` once it has ended.
     hold: Option<Arc<Holding>>,
-    /// Passes on after the use.
-    _turn: Option<Renewal>,
 }
 
 impl UseOfKept for Part {
@@ -476,22 +528,17 @@ impl UseOfKept for Part {
         if self.uses.keeps() {
             hold.hold().attend_later();
         }
-        let mut state = self.uses.state();
-        let stays = if self.uses.keeps() {
-            self.uses.is_usable(&hold)
-        } else {
-            // There are other references than this one and that of the state.
-            Arc::strong_count(&hold) > 2
-        };
-        if !stays {
-            drop(state.hold.take_if(|current| Arc::ptr_eq(current, &hold)));
-        }
-        Arc::into_inner(hold)
+        let usable = self.uses.is_usable(&hold);
+        drop(hold);
+        self.uses.tell(KeptEvent::UseEnded { hold: self.number, usable })
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         drop(self.end());
+        if self.uses.keeps() {
+            self.uses.tell(KeptEvent::TurnOver);
+        }
     }
 }

@@ -29,6 +29,7 @@ for_kinds!(
     a_request_to_release_reaches_all_and_ends_the_sharing,
     a_loss_concerns_all_and_the_next_reader_enters_anew,
     each_reader_has_its_own_limits,
+    a_reader_that_has_ended_does_not_leave_its_attempt_to_the_next_call_of_its_caller,
     readers_that_try_at_the_same_time_do_not_refuse_each_other,
     a_reader_that_tries_while_another_one_enters_is_granted_with_it,
     a_reader_that_tries_is_refused_once_another_one_is_known_to_wait,
@@ -300,6 +301,23 @@ async fn a_loss_concerns_all_and_the_next_reader_enters_anew(world: &World) {
     }
     eventually("the loss is reported", async || calls.load(Ordering::Relaxed) > 0).await;
     assert_eq!(calls.load(Ordering::Relaxed), 1);
+}
+
+/// The next call has limits of its own.
+async fn a_reader_that_has_ended_does_not_leave_its_attempt_to_the_next_call_of_its_caller(world: &World) {
+    let (one, other) = (world.keeper().await, world.keeper().await);
+    let writer = lock(world, &other).write().acquire().await.unwrap();
+    let reads = reads(world, &one);
+    for _ in 0..50 {
+        let cancel = CancellationToken::new();
+        let waiting = Waiter::spawn(reads.acquire().cancel_on(cancel.clone()));
+        world.queued(2).await;
+        cancel.cancel();
+        assert!(matches!(waiting.outcome().await, Err(AcquireError::Cancelled { .. })));
+        let crowded = reads.acquire().max_waiters(0).timeout(PATIENCE).await;
+        assert!(matches!(crowded, Err(AcquireError::TooManyWaiters { .. })), "{crowded:?}");
+    }
+    writer.release().await.unwrap();
 }
 
 async fn each_reader_has_its_own_limits(world: &World) {
