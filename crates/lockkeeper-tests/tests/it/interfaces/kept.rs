@@ -1,6 +1,6 @@
 //! A lock that a process keeps between two uses.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lockkeeper::error::{AcquireError, ReleaseError};
 use lockkeeper::guard::OnLost;
@@ -313,10 +313,12 @@ async fn a_turn_that_comes_right_before_the_deadline_blames_no_server(world: &Wo
     let (one, other) = (world.keeper_through(&proxy, STEADY).await, world.keeper().await);
     let held = world.mutex(&other).acquire().await.unwrap();
     let lock = world.mutex(&one).keep();
-    let first = Waiter::spawn(lock.acquire().timeout(Duration::from_millis(600)));
+    let (begun, limit) = (Instant::now(), Duration::from_secs(1));
+    let first = Waiter::spawn(lock.acquire().timeout(limit));
     world.queued(2).await;
     let writes = proxy.on_any(&[OpCode::CREATES, &[OpCode::Multi]].concat()).hold_request();
-    let second = Waiter::spawn(lock.acquire().timeout(Duration::from_millis(700)));
+    let after_the_turn = Duration::from_millis(100);
+    let second = Waiter::spawn(lock.acquire().timeout((limit + after_the_turn).saturating_sub(begun.elapsed())));
     for waiting in [first, second] {
         let outcome = waiting.outcome().await;
         assert!(matches!(outcome, Err(AcquireError::Timeout { .. })), "{outcome:?}");
