@@ -32,7 +32,7 @@ pub use self::holding::run_until;
 pub use self::note::{HoldReport, Note, NoteSteps, NotedEnd};
 pub use self::telemetry::Call;
 use crate::callbacks;
-use crate::error::ReleaseError;
+use crate::error::{ReleaseError, WriteError};
 use crate::hold::exit::Departure;
 pub use crate::hold::exit::Leaving;
 use crate::hold::guard::Guard;
@@ -447,14 +447,16 @@ impl Hold {
         or_never(self.record().map(HeldRecord::changed))
     }
 
-    /// Counts a fenced write until [`Hold::write_is_over`]. A write whose result is unknown is never over: only the delete
-    /// of the hold's node ends it.
+    /// Counts a fenced write until [`Hold::write_ends`].
     pub(crate) fn write_begins(&self) {
         self.writes.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(crate) fn write_is_over(&self) {
-        self.writes.fetch_sub(1, Ordering::AcqRel);
+    /// A fenced write has this outcome. If that is unknown, the write is not over: only the delete of the hold's node ends it.
+    pub(crate) fn write_ends<T>(&self, outcome: &Result<T, WriteError>) {
+        if !matches!(outcome, Err(WriteError::Unknown { .. })) {
+            self.writes.fetch_sub(1, Ordering::AcqRel);
+        }
     }
 
     /// Whether a fenced write may still take effect. Its caller may have dropped the future.

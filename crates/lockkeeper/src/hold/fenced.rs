@@ -210,9 +210,7 @@ impl<'a> IntoFuture for FencedWrite<'a> {
         // before.
         session.spawn(async move {
             let wrote = write(&holds, &steps).await;
-            if !matches!(wrote, Err(WriteError::Unknown { .. })) {
-                holds.iter().for_each(|hold| hold.write_is_over());
-            }
+            holds.iter().for_each(|hold| hold.write_ends(&wrote));
             _ = caller.send(wrote);
         });
         async move { outcome.await.unwrap_or(Err(WriteError::Unknown { path })) }.boxed()
