@@ -364,6 +364,9 @@ impl Tracker {
         let Some(found) = self.locks.get_mut(lock) else { return };
         let Some(entry) = found.entries.get_mut(name).filter(|entry| entry.id == id) else { return };
         let is_first = entry.read != ReadState::Again && !entry.is_announced;
+        if let Some(node) = node.filter(|node| is_first && OwnNode::of(node).leased.is_some()) {
+            return self.is_leased(lock, name, node, at);
+        }
         let again = entry.read == ReadState::Again;
         entry.read = if again { ReadState::Asked } else { ReadState::Done };
         if let Some(mut info) = info {
@@ -384,6 +387,21 @@ impl Tracker {
         }
         self.announce(lock, name, at);
         self.judge_later(lock, at);
+    }
+
+    /// A node that is named like a contender is a leased lock, whose record says who holds it.
+    fn is_leased(&mut self, lock: &Arc<str>, name: &str, node: &Node, at: Moment) {
+        if let Some(found) = self.locks.get_mut(lock)
+            && let Some(entry) = found.entries.remove(name)
+        {
+            found.tombstones -= usize::from(entry.is_tombstone);
+            self.contenders -= 1;
+            self.judge_later(lock, at);
+            self.forget_if_unused(lock);
+        }
+        // Nothing was created below it.
+        let is_new = node.pzxid == node.czxid;
+        self.appear(&node_of(lock, name), is_new);
     }
 
     fn answer_lock(&mut self, lock: &Arc<str>, node: Option<&Node>, at: Moment) {
@@ -415,6 +433,9 @@ impl Tracker {
     /// The lock and the name in its queue of a node that is named like a contender.
     fn place(&self, path: &str) -> Option<(Arc<str>, String)> {
         let exists = |path: &str| self.locks.get(path).is_some_and(|lock| lock.exists);
+        if exists(path) {
+            return None;
+        }
         let has = |lock: &str, name: &str| self.locks.get(lock).is_some_and(|lock| lock.entries.contains_key(name));
         let own = own_place_of(path).filter(|_| *path != *self.root);
         // A semaphore may have been found to be one after its first contender came.
@@ -481,6 +502,9 @@ impl Tracker {
     fn leave(&mut self, path: &Arc<str>, name: &str, at: Moment, is_about: bool) {
         let Some(lock) = self.locks.get_mut(path) else { return };
         if name == HOLDER_MARKER {
+            if lock.marker.take_if(|read| *read != ReadState::Done).is_some() {
+                lock.entries.values_mut().for_each(|entry| entry.may_have_held = true);
+            }
             lock.marker = None;
             lock.known.remove(name);
             self.judge_again(path, at);

@@ -515,6 +515,10 @@ fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
             make(&client, path).await;
         }
         let persistent = CreateMode::PersistentSequential.with_acls(Acls::anyone_all());
+        let record = Record { owner: Some(lease()), request: None };
+        let leased = CreateMode::Persistent.with_acls(Acls::anyone_all());
+        // Its name is that of a contender of the lock /locks/early.
+        client.create("/locks/early2026112901", &record.to_bytes(), &leased).await.unwrap();
         join(&client, "/locks/before", CURATOR).await;
         join(&client, "/locks/before", CURATOR).await;
         let [ours, others] =
@@ -536,10 +540,10 @@ fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
             [rwlock.read().acquire().await.unwrap(), others.rwlock("/locks/app/rw").read().acquire().await.unwrap()];
         let permits = ours.semaphore("/locks/pool", 3).acquire().await.unwrap();
         let class = ours.priority_lock("/locks/class").acquire().await.unwrap();
-        let record = Record { owner: Some(lease()), request: None };
         let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
-        let leased = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        client.create("/locks/lease", &record.to_bytes(), &leased).await.unwrap();
+        for path in ["/locks/lease", "/locks/late2026112901"] {
+            client.create(path, &record.to_bytes(), &leased).await.unwrap();
+        }
         client.create(&format!("/locks/curator/{CURATOR}"), b"left", &persistent).await.unwrap();
         let blocked = join(&client, "/locks/curator", CURATOR).await;
         join(&client, "/locks", "job").await;
@@ -549,7 +553,19 @@ fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
         client.set_data("/locks/k", b"3", None).await.unwrap();
         client.create("/locks/k/0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c40", b"worker", &ephemeral).await.unwrap();
         let seen = beside.agrees("locks of every kind").await;
-        let held = ["app/mutex", "app/rw", "before", "c", "class", "job", "k", "lease", "pool"];
+        let held = [
+            "app/mutex",
+            "app/rw",
+            "before",
+            "c",
+            "class",
+            "early2026112901",
+            "job",
+            "k",
+            "late2026112901",
+            "lease",
+            "pool",
+        ];
         let has = |name: &str| seen.get(&format!("/locks/{name}")).is_some_and(|lock| !lock.holders.is_empty());
         assert!(held.into_iter().all(has), "{:?}", seen.keys());
         assert!(seen["/locks/curator"].waiters[0].blocked_by.is_some());
@@ -558,6 +574,8 @@ fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
         beside.admin.revoke("/locks/app/rw", Some("a deploy")).await.unwrap();
         beside.agrees("a request to release").await;
         delete(&client, &blocked).await;
+        let handed_over = Record { owner: Some(Held { id: "build-8".to_owned(), ..lease() }), request: None };
+        client.set_data("/locks/early2026112901", &handed_over.to_bytes(), None).await.unwrap();
         mutex.release().await.unwrap();
         let granted = waiting.await.unwrap();
         for _ in 0..20 {
@@ -576,13 +594,16 @@ fn a_view_shows_locks_of_every_kind_as_a_fresh_read_does_also_after_a_gap() {
         class.release().await.unwrap();
         join(&client, "/locks/before", CURATOR).await;
         client.delete("/locks/lease", None).await.unwrap();
+        client.delete("/locks/early2026112901", None).await.unwrap();
         let unseen = ours.mutex("/locks/unseen").acquire().await.unwrap();
         proxy.heal();
         let locks = beside.agrees("a gap").await;
-        let names = ["app/mutex", "before", "c", "curator", "job", "k", "unseen"].map(|name| format!("/locks/{name}"));
+        let names = ["app/mutex", "before", "c", "curator", "job", "k", "late2026112901", "unseen"]
+            .map(|name| format!("/locks/{name}"));
         assert_eq!(locks.keys().cloned().collect::<Vec<_>>(), names);
         assert_eq!(locks["/locks/before"].entries.unwrap().count, 23);
         drop((granted, unseen));
+        client.delete("/locks/late2026112901", None).await.unwrap();
         beside.agrees("releases").await;
         task.abort();
     });

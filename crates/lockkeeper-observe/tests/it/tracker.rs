@@ -461,3 +461,31 @@ fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_bee
     let gap = facts.iter().find_map(|fact| if let What::Gap { since, .. } = fact.what { Some(since) } else { None });
     assert_eq!(gap, Some(at(5_000)), "{facts:?}");
 }
+
+/// A hold of a lock with classes may be over before the node that marks its holder is read.
+#[test]
+fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    for is_read in [false, true] {
+        let mut tracker = Tracker::new("/locks", Limits::default());
+        tracker.survey(&Walk::default(), at(0));
+        tracker.change("/locks/a", TreeChange::Created, at(0));
+        let (node, marker) = ("/locks/a/B-0000000000", "/locks/a/privateLock");
+        let mut world = World::default();
+        world.create(node, 7, Vec::new());
+        let found = world.nodes[node].clone();
+        tracker.change(node, TreeChange::Created, at(1));
+        for wanted in tracker.take_wanted() {
+            tracker.answer(&wanted, (wanted.path == node).then_some(&found), at(2));
+        }
+        if !is_read {
+            tracker.change(marker, TreeChange::Created, at(3));
+            tracker.change(marker, TreeChange::Deleted, at(4));
+        }
+        tracker.change(node, TreeChange::Deleted, at(5));
+        tracker.settle(at(60_000));
+        let facts = tracker.take_facts();
+        let left = facts.iter().find(|fact| matches!(fact.what, What::LeftWaiting { .. })).unwrap();
+        assert_eq!(left.about, !is_read, "{facts:?}");
+    }
+}

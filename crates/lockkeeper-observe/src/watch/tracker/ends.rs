@@ -162,7 +162,8 @@ fn told(ending: &Ending, how: &End) -> Vec<Fact> {
         }
         None => {
             let waited = at.since(entry.entered);
-            Fact { at, what: What::LeftWaiting { contender, waited, how }, about: *is_about || entry.is_about }
+            let about = *is_about || entry.is_about || entry.may_have_held;
+            Fact { at, what: What::LeftWaiting { contender, waited, how }, about }
         }
     });
     facts

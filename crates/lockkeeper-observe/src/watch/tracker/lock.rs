@@ -61,6 +61,8 @@ pub(super) struct Entry {
     pub(super) is_placed: bool,
     /// Since when it holds the lock.
     pub(super) granted: Option<Granted>,
+    /// A holder marker came and went meanwhile that was not read: it may have held the lock.
+    pub(super) may_have_held: bool,
 }
 
 /// Since when a contender holds a lock.
@@ -75,8 +77,17 @@ pub(super) struct Granted {
 
 impl Entry {
     pub(super) fn new(id: u64, entered: Moment, is_about: bool, is_tombstone: bool) -> Self {
-        let read = ReadState::Asked;
-        Entry { id, entered, is_about, is_tombstone, read, is_announced: false, is_placed: false, granted: None }
+        Entry {
+            id,
+            entered,
+            is_about,
+            is_tombstone,
+            read: ReadState::Asked,
+            is_announced: false,
+            is_placed: false,
+            granted: None,
+            may_have_held: false,
+        }
     }
 }
 
