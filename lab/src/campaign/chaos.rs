@@ -20,7 +20,7 @@ use lockkeeper_testkit::apache::SlowFsync;
 use lockkeeper_testkit::history::{Claim, Promises, Tally, Violation};
 use rustix::process::Signal;
 
-use super::contender::number;
+use super::contender::{Place, number};
 use super::judge::{Status, judge};
 use super::observed;
 use super::observer::Observer;
@@ -31,8 +31,8 @@ use crate::testbed::{LONG_TICK, MACHINES, SESSION_TIMEOUT, TICK, Testbed};
 use crate::tools::{Tools, now, urgently};
 use fault::Fault;
 
-/// The locks: a mutex, one with names that carry no id, one for readers and writers.
-pub(super) const LOCKS: Range<usize> = plan::LOCKS.len()..plan::LOCKS.len() + 3;
+/// The locks: one of each kind.
+pub(super) const LOCKS: Range<usize> = plan::LOCKS.len()..plan::LOCKS.len() + Place::ALL.len();
 
 /// Contenders at a time on each machine.
 const CONTENDERS: usize = 3;

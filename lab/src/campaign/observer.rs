@@ -1,5 +1,6 @@
 //! `lockkeeper observe` beside a campaign: it must see every grant, or say that it did not look.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::ops::RangeInclusive;
@@ -9,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use lockkeeper_testkit::end;
-use lockkeeper_testkit::history::{Outcome, What};
+use lockkeeper_testkit::history::{Event, Outcome, What};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -52,6 +53,8 @@ pub(super) struct Observer {
 pub(super) struct Seen {
     all: Vec<Fact>,
     granted: Vec<Fact>,
+    /// Waits that ended while it was not known who held the lock: a hold with a holder marker may be over before that is read.
+    undecided: Vec<Fact>,
     gaps: Vec<(u64, u64)>,
     /// Its memory at the start and at the end, in KiB.
     memory: (u64, u64),
@@ -93,10 +96,11 @@ impl Observer {
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
         files.sort_by_key(fs::DirEntry::file_name);
         let all: Vec<Fact> = files.iter().flat_map(|file| lines(&file.path())).collect();
-        let (mut granted, mut gaps) = (Vec::new(), Vec::new());
+        let (mut granted, mut undecided, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
         for fact in &all {
             match (fact.fact.as_str(), fact.since_ms) {
                 ("granted", _) => granted.push(fact.clone()),
+                ("left_waiting", _) if fact.more.contains_key("about") => undecided.push(fact.clone()),
                 ("gap", Some(since)) => gaps.push((since, fact.at_ms)),
                 _ => {}
             }
@@ -104,7 +108,7 @@ impl Observer {
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?.saturating_sub(now());
         // Each grant takes the first one that fits.
         granted.sort_by_key(|fact| fact.at_ms);
-        Ok(Seen { all, granted, gaps, memory, epoch })
+        Ok(Seen { all, granted, undecided, gaps, memory, epoch })
     }
 }
 
@@ -133,22 +137,36 @@ impl Seen {
         let ms = |time: Duration| (self.epoch + time).as_millis() as u64;
         let mut grants = Vec::new();
         for attempt in attempts {
-            for (_, word) in &attempt.lines {
-                let Word::Did(event) = word else { continue };
-                let What::Asked { outcome: Outcome::Granted(_), .. } = event.what else { continue };
+            let events = || {
+                attempt
+                    .lines
+                    .iter()
+                    .filter_map(|(_, word)| if let Word::Did(event) = word { Some(event) } else { None })
+            };
+            // A later use of a hold is no grant of the lock.
+            let later = |it: &Event| if let What::Joins { hold, .. } = it.what { Some(hold) } else { None };
+            let later: HashSet<_> = events().filter_map(later).collect();
+            for event in events() {
+                let What::Asked { outcome: Outcome::Granted(grant), .. } = &event.what else { continue };
+                if later.contains(&grant.hold) {
+                    continue;
+                }
                 let lock = format!("/locks/{}", name(event.lock as usize));
                 let times = ms(event.from.saturating_sub(slack))..=ms(event.until + slack);
                 grants.push(Grant { pid: attempt.pid, lock, times, at: event.until.saturating_sub(start) });
             }
         }
         let all = grants.len();
-        let (in_gaps, missed) = self.unseen(grants);
+        let (in_gaps, mut missed) = self.unseen(grants);
+        let unseen = missed.len();
+        missed.retain(|grant| !grant.take_from(&mut self.undecided, SILENT));
         let (before, after) = (self.memory.0 / 1024, self.memory.1 / 1024);
         println!(
-            "observer: {} of {all} grants seen, {} in {} gaps, {} missed; {before} MiB at the start, {after} MiB at the end",
-            all - in_gaps.len() - missed.len(),
+            "observer: {} of {all} grants seen, {} in {} gaps, {} not decided, {} missed; {before} MiB at the start, {after} MiB at the end",
+            all - in_gaps.len() - unseen,
             in_gaps.len(),
             self.gaps.len(),
+            unseen - missed.len(),
             missed.len()
         );
         let text = |Grant { pid, lock, times, at }: Grant| {
@@ -169,23 +187,25 @@ impl Seen {
             |grant: &Grant| self.gaps.iter().any(|(since, at)| since <= grant.times.end() && grant.times.start() <= at);
         let (mut in_gaps, mut others): (Vec<_>, Vec<_>) = grants.into_iter().partition(is_in_gap);
         // The others come first: otherwise a grant in a gap could take what was seen of a later one of the same process.
-        others.retain(|grant| !self.take(grant, Duration::ZERO));
-        in_gaps.retain(|grant| !self.take(grant, Duration::ZERO));
-        others.retain(|grant| !self.take(grant, SILENT));
+        others.retain(|grant| !grant.take_from(&mut self.granted, Duration::ZERO));
+        in_gaps.retain(|grant| !grant.take_from(&mut self.granted, Duration::ZERO));
+        others.retain(|grant| !grant.take_from(&mut self.granted, SILENT));
         (in_gaps, others)
     }
+}
 
-    /// Takes the first grant of that process that was seen at its times, or `later`. The node of a short hold may be gone before it is
+impl Grant {
+    /// Takes the first fact of that process that was seen at its times, or `later`. The node of a short hold may be gone before it is
     /// read: then it is that of any process.
-    fn take(&mut self, grant: &Grant, later: Duration) -> bool {
-        let times = *grant.times.start()..=grant.times.end() + later.as_millis() as u64;
-        let owner = format!("(pid {})", grant.pid);
-        let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_ref() == Some(&grant.lock);
+    fn take_from(&self, facts: &mut Vec<Fact>, later: Duration) -> bool {
+        let times = *self.times.start()..=self.times.end() + later.as_millis() as u64;
+        let owner = format!("(pid {})", self.pid);
+        let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_ref() == Some(&self.lock);
         let is_its = |fact: &Fact| fact.who.as_ref().is_some_and(|who| who.contains(&owner));
-        let known = self.granted.iter().position(|fact| is_there(fact) && is_its(fact));
-        let unknown = || self.granted.iter().position(|fact| is_there(fact) && fact.who.is_none());
+        let known = facts.iter().position(|fact| is_there(fact) && is_its(fact));
+        let unknown = || facts.iter().position(|fact| is_there(fact) && fact.who.is_none());
         let at = known.or_else(unknown);
-        at.map(|at| self.granted.remove(at)).is_some()
+        at.map(|at| facts.remove(at)).is_some()
     }
 }
 
@@ -211,7 +231,14 @@ mod tests {
 
     /// What an observer has seen that looked again from 5000 on.
     fn seen(granted: Vec<Fact>) -> Seen {
-        Seen { all: vec![], granted, gaps: vec![(1000, 5000)], memory: (0, 0), epoch: Duration::ZERO }
+        Seen {
+            all: vec![],
+            granted,
+            undecided: vec![],
+            gaps: vec![(1000, 5000)],
+            memory: (0, 0),
+            epoch: Duration::ZERO,
+        }
     }
 
     #[test]
