@@ -340,6 +340,9 @@ impl Tracker {
                     && found.marker == Some(ReadState::Asked)
                 {
                     found.marker = node.map(|_| ReadState::Done);
+                    if node.is_none() {
+                        found.holder_was_not_read();
+                    }
                     let info = node.map(|node| ContenderInfo::read(HOLDER_MARKER.to_owned(), node));
                     found.known.extend(info.map(|info| (HOLDER_MARKER.to_owned(), info)));
                     self.judge_again(lock, at);
@@ -502,10 +505,9 @@ impl Tracker {
     fn leave(&mut self, path: &Arc<str>, name: &str, at: Moment, is_about: bool) {
         let Some(lock) = self.locks.get_mut(path) else { return };
         if name == HOLDER_MARKER {
-            if lock.marker.take_if(|read| *read != ReadState::Done).is_some() {
-                lock.entries.values_mut().for_each(|entry| entry.may_have_held = true);
+            if lock.marker.take().is_some_and(|read| read != ReadState::Done) {
+                lock.holder_was_not_read();
             }
-            lock.marker = None;
             lock.known.remove(name);
             self.judge_again(path, at);
             self.forget_if_unused(path);

@@ -171,6 +171,11 @@ impl Lock {
         self.changed = LastChange::Other;
     }
 
+    /// The holder marker was gone before it was read.
+    pub(super) fn holder_was_not_read(&mut self) {
+        self.entries.values_mut().for_each(|entry| entry.may_have_held = true);
+    }
+
     /// Whether no other contender can hold the lock until the node of this one goes.
     fn is_held_alone_by(&self, name: &str) -> bool {
         let is_sure = self.entries.get(name).is_some_and(|entry| entry.is_announced && entry.granted.is_some());
