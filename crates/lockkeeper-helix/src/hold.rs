@@ -15,7 +15,6 @@ use futures_util::future::BoxFuture;
 use lockkeeper::error::ReleaseError;
 use lockkeeper::hold::{Hold, HoldOptions, HoldRequest, Leaving, guard_of};
 use lockkeeper::{FencingToken, Lockkeeper, Loss, Revocation};
-use lockkeeper_core::leased::{Held, Record};
 use lockkeeper_session::ensemble::{OpError, Watcher};
 use lockkeeper_session::wait::or_never;
 use lockkeeper_session::{KeepTrusted, Trust};
@@ -26,7 +25,7 @@ use crate::error::LeaseError;
 use crate::guard::{HelixGuard, Order, Preemption};
 use crate::leases::Leases;
 use crate::node::{LockNode, Look, LookError, SessionRef, Stepped, notice_ms as notice_ms_of};
-use crate::protocol::{Answer, Refusal, Terms, Wish, hold_until_ms};
+use crate::protocol::{Answer, Extent, News, OwnedHold, Preempting, Refusal, Shown, Terms, Wish};
 use crate::recorder::{CleanupAccount, HoldAccount, Recorder};
 use crate::status::LockStatus;
 use crate::trust::{Following, Lease, LeaseTrust, Versions};
@@ -58,26 +57,18 @@ pub(super) struct LeaseTask {
     hold: Arc<Hold>,
     trust: Arc<LeaseTrust>,
     _following: Following,
-    /// The end of the lease as this hold wrote it, which identifies the record as its own.
-    until_ms: i64,
+    /// Decides how the hold goes on.
+    owned: OwnedHold,
     requests: UnboundedReceiver<HoldRequest>,
     orders: mpsc::UnboundedReceiver<Order>,
     preemption: watch::Sender<Option<Preemption>>,
-    /// The preemption that was reported, by the time of its first request.
-    told: Option<i64>,
-    /// Whether the last read of the record showed a requestor.
-    wanted: bool,
     /// How often the session had lost its connection when the record last showed no requestor, if the session was trusted
     /// then and is kept trusted.
     unasked: Option<u32>,
-    /// Whether the requestor that was reported asked after the lease's end.
-    lease_over: bool,
     /// Whether the hold is to be kept after the lease's end, until there is a requestor.
     keeps: bool,
     /// Keeps the session trusted for that, from some time before the lease's end.
     kept: Option<KeepTrusted>,
-    /// The request to release the lock that was reported.
-    asked: Option<Revocation>,
     cleaned: Option<oneshot::Receiver<()>>,
     /// The cleanup has returned, or the guard was released.
     cleaned_up: bool,
@@ -133,6 +124,7 @@ impl LeaseTask {
         let account = HoldAccount::open(recorder.clone(), &terms.id, session_ref.session.now(), terms.lease_ms);
         let guard = HelixGuard::new(guard, keeper.clone(), order, preempted, terms.id.clone());
         let task = LeaseTask {
+            owned: OwnedHold::new(&terms, until_ms),
             keeper,
             node,
             terms,
@@ -142,17 +134,12 @@ impl LeaseTask {
             hold,
             _following: Following(trust.clone()),
             trust,
-            until_ms,
             requests,
             orders,
             preemption,
-            told: None,
-            wanted: false,
             unasked: None,
-            lease_over: false,
             keeps: false,
             kept: None,
-            asked: None,
             cleaned: None,
             cleaned_up: false,
             recorder,
@@ -177,7 +164,7 @@ impl LeaseTask {
         loop {
             if let Some(loss) = self.hold.loss() {
                 self.count_hold();
-                if loss == Loss::LeaseEnded && self.wanted {
+                if loss == Loss::LeaseEnded && self.owned.is_wanted() {
                     // The requestor need not wait until it knows as well that the lease, or the notice, is over.
                     return self.give_back().await;
                 }
@@ -192,7 +179,7 @@ impl LeaseTask {
                         self.ended();
                         return self.outlive_by_its_cleanup();
                     }
-                    if matches!(self.cleanup, Cleanup::Nobody) && self.told.is_some() {
+                    if matches!(self.cleanup, Cleanup::Nobody) && self.owned.is_preempted() {
                         // There is nothing to clean up, so the requestor need not wait.
                         return self.make_room().await;
                     }
@@ -331,79 +318,67 @@ impl LeaseTask {
         waits.then(|| self.trust.until().saturating_sub(session.timeout()).saturating_sub(session.now()))
     }
 
-    /// Whether the record shows this hold. It may show the end that a renewal has written whose reply was lost; this is the
-    /// hold's end from then on.
-    fn is_shown(&mut self, record: &Record) -> bool {
-        let until_ms = hold_until_ms(record, &self.terms.id, self.until_ms, self.session_ref.written_ms());
-        self.until_ms = until_ms.unwrap_or(self.until_ms);
-        until_ms.is_some()
+    /// Whether the record shows this hold.
+    fn is_shown(&mut self, look: &Look) -> bool {
+        self.owned.is_shown(&look.record, self.session_ref.written_ms())
     }
 
     /// Processes the record. Returns `false` if it no longer shows this hold.
     fn judge(&mut self, look: &Look) -> bool {
-        let Some(owner) = look.record.owner.as_ref().filter(|owner| owner.id == self.terms.id) else {
-            self.succeeded(&look.record, look.now.latest_ms >= self.until_ms);
-            return false;
-        };
-        if !self.is_shown(&look.record) {
-            self.hold.lose(Loss::Superseded);
-            return false;
-        }
-        let request = look.record.request.as_ref().filter(|request| request.id != self.terms.id);
-        self.wanted = request.is_some();
-        self.lease(look, look.versions());
-        if let Some(request) = request {
-            // Report once for each preemption, however often a requestor is replaced by one of a higher priority.
-            if self.told != Some(request.since_ms) {
-                self.told = Some(request.since_ms);
-                self.lease_over = look.now.latest_ms >= self.until_ms;
-                let (lease_over, lease_left) = (self.lease_over, self.lease_left());
-                let cleaned_ms = request.since_ms.saturating_add(owner.cleanup_ms.max(0));
-                let wanted_ms = request.until_ms.unwrap_or(cleaned_ms);
-                let now = self.session_ref.session.now();
-                let left = |ms| match lease_over {
-                    // The notice is what is left of the hold.
-                    true => lease_left,
-                    false => look.safe_until(ms).saturating_sub(now),
-                };
-                // An owner without a time for it has no cleanup that could be in time.
-                if !matches!(self.cleanup, Cleanup::Nobody) && owner.cleanup_ms > 0 {
-                    let late = u64::try_from(look.now.earliest_ms.saturating_sub(request.since_ms)).unwrap_or(0);
-                    let asked = now.saturating_sub(Duration::from_millis(late));
-                    let id = &self.terms.id;
-                    let account = CleanupAccount::open(self.recorder.clone(), id, asked, owner.cleanup_ms);
-                    self.cleaning = Some(account);
+        let session_ms = notice_ms_of(&self.session_ref.session);
+        match self.owned.look(look.seen(), look.now, self.session_ref.written_ms(), session_ms) {
+            Shown::Over { loss, by } => {
+                if let Some((by, priority)) = by.filter(|_| self.hold.loss().is_none()) {
+                    self.tell(by, priority, [Duration::ZERO; 2], false);
                 }
-                self.tell(request.id.clone(), request.priority, left(cleaned_ms), left(wanted_ms));
+                self.hold.lose(loss);
+                false
             }
-        } else if self.told.take().is_some() {
-            // The requestor has given up, or an operator rejected it. In this order, so that a task that sees that nobody preempts finds
-            // no such request.
-            self.hold.ask(self.asked.clone());
-            self.preemption.send_replace(None);
-        }
-        // Report a request once, until it is answered.
-        let asked = owner.revocation.as_deref().filter(|revocation| revocation.refused.is_none());
-        if self.asked.as_ref() != asked {
-            self.asked = asked.cloned();
-            if let Some(asked) = asked {
-                self.hold.ask(Some(asked.clone()));
+            Shown::GoesOn(extent, news) => {
+                self.lease(look, extent, look.versions());
+                for news in news {
+                    self.report(look, news);
+                }
+                true
             }
         }
-        true
+    }
+
+    fn report(&mut self, look: &Look, news: News) {
+        match news {
+            News::Preempted(preempting) => self.preempted(look, preempting),
+            News::NotPreempted(asked) => {
+                // In this order, so that a task that sees that nobody preempts finds no such request.
+                self.hold.ask(asked);
+                self.preemption.send_replace(None);
+            }
+            News::Asked(asked) => self.hold.ask(Some(asked)),
+        }
+    }
+
+    fn preempted(&mut self, look: &Look, preempting: Preempting) {
+        let cleaned_ms = preempting.cleaned_ms();
+        let Preempting { by, priority, since_ms, cleanup_ms, wanted_ms, lease_over } = preempting;
+        let (lease_left, now) = (self.lease_left(), self.session_ref.session.now());
+        let left = |ms| match lease_over {
+            // The notice is what is left of the hold.
+            true => lease_left,
+            false => look.safe_until(ms).saturating_sub(now),
+        };
+        // An owner without a time for it has no cleanup that could be in time.
+        if !matches!(self.cleanup, Cleanup::Nobody) && cleanup_ms > 0 {
+            let late = u64::try_from(look.now.earliest_ms.saturating_sub(since_ms)).unwrap_or(0);
+            let asked = now.saturating_sub(Duration::from_millis(late));
+            self.cleaning = Some(CleanupAccount::open(self.recorder.clone(), &self.terms.id, asked, cleanup_ms));
+        }
+        self.tell(by, priority, [left(cleaned_ms), left(wanted_ms)], lease_over);
     }
 
     /// The hold continues as this read shows it.
-    fn lease(&mut self, look: &Look, versions: Option<Versions>) {
-        let (session, owner) = (self.session_ref.session.clone(), (self.terms.id.clone(), self.until_ms));
-        let notice_ms = look.record.owner.as_ref().and_then(|owner| owner.notice_ms);
-        let mut until = look.safe_until(self.until_ms);
-        // A requestor that asks before the lease's end does not prolong the hold.
-        if let Some(notice_ms) = notice_ms.filter(|_| self.wanted && look.now.latest_ms >= self.until_ms) {
-            until = until.max(look.safe_until(look.modified_ms.saturating_add(notice_ms)));
-        }
-        // A session with a longer timeout than that of the grant would be trusted for longer than the notice.
-        self.keeps = !self.wanted && notice_ms.is_some_and(|given| notice_ms_of(&session) <= given);
+    fn lease(&mut self, look: &Look, extent: Extent, versions: Option<Versions>) {
+        let (session, owner) = (self.session_ref.session.clone(), (self.terms.id.clone(), self.owned.until_ms()));
+        let until = look.safe_until(extent.until_ms);
+        self.keeps = extent.keeps;
         if !self.keeps {
             self.kept = None;
         }
@@ -416,12 +391,11 @@ impl LeaseTask {
     }
 
     /// Reports to the user that a requestor wants the lock.
-    fn tell(&mut self, by: String, priority: i32, left: Duration, wanted: Duration) {
+    fn tell(&mut self, by: String, priority: i32, [left, wanted]: [Duration; 2], lease_over: bool) {
         let now = Instant::now();
         // Times beyond the clock's range count as a century.
         let after = |left: Duration| now + left.min(CENTURY);
         let (deadline, wanted_by) = (after(left), after(wanted));
-        let lease_over = self.lease_over;
         let preemption = Preemption { by, priority, deadline, wanted_by, lease_over };
         tracing::info!(path = %self.node.path, by = preemption.by, priority, ?left, lease_over, "preempted");
         let mut asked = Revocation::default();
@@ -453,31 +427,6 @@ impl LeaseTask {
         }
     }
 
-    /// The lock has another owner, or none.
-    fn succeeded(&mut self, record: &Record, lease_over: bool) {
-        // The same lease with another owner: another user of this id has handed it over. A preemption may end in the
-        // same millisecond, but not with the same priority.
-        let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.terms.priority);
-        if record.owner.as_ref().is_some_and(same) {
-            return self.hold.lose(Loss::Transferred);
-        }
-        let next = record.owner.as_ref().map(|owner| (owner.id.clone(), owner.priority));
-        match next.filter(|(_, priority)| *priority > self.terms.priority) {
-            Some((by, priority)) => {
-                if self.told.is_none() && self.hold.loss().is_none() {
-                    // The preemption was so fast that only its result was seen.
-                    self.tell(by, priority, Duration::ZERO, Duration::ZERO);
-                }
-                self.hold.lose(Loss::Preempted);
-            }
-            // The owner that took it by force has already released it. If the request is still there, it was not
-            // served: an operator broke the lock.
-            None if self.wanted && record.request.is_none() => self.hold.lose(Loss::Preempted),
-            None if lease_over && record.owner.is_some() => self.hold.lose(Loss::LeaseEnded),
-            None => self.hold.lose(Loss::Removed),
-        }
-    }
-
     /// Refuses a request to release the lock. Returns `false` if that must be retried.
     async fn refuse(&mut self, look: Look, reason: &str) -> bool {
         match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Refuse { reason }).await {
@@ -502,8 +451,9 @@ impl LeaseTask {
         self.terms.notice_ms = self.terms.notice_ms.map(|_| notice_ms_of(&self.session_ref.session));
         let outcome = match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Renew).await {
             Ok(Stepped::Done { answer: Answer::Holds { until_ms }, look, .. }) => {
-                self.until_ms = until_ms;
-                self.lease(&look, None);
+                self.owned.renewed(until_ms);
+                let session_ms = notice_ms_of(&self.session_ref.session);
+                self.lease(&look, self.owned.extent(look.seen(), look.now, session_ms), None);
                 if let Some(account) = &mut self.account {
                     account.renewed(self.session_ref.session.now(), self.terms.lease_ms);
                 }

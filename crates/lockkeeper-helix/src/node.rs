@@ -321,13 +321,13 @@ impl LockNode {
 
     /// Why the wish would be refused, if it would be.
     pub(crate) fn refusal(&self, look: &Look, me: &Terms, wish: Wish<'_>) -> Option<Refusal> {
-        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
+        let seen = look.seen();
         transition(seen, me, wish, look.now, &self.rules).err()
     }
 
     /// Until when the request in the record counts, by the server's clock.
     pub(crate) fn request_lapses_ms(&self, look: &Look, me: &Terms) -> i64 {
-        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
+        let seen = look.seen();
         request_lapses_ms(seen, me, look.now, &self.rules)
     }
 
@@ -339,7 +339,7 @@ impl LockNode {
         me: &Terms,
         wish: Wish<'_>,
     ) -> Result<Stepped, NodeError> {
-        let seen = SeenRecord { record: &look.record, modified_ms: look.modified_ms };
+        let seen = look.seen();
         let step = match transition(seen, me, wish, look.now, &self.rules) {
             Ok(step) => step,
             Err(refusal) => return Ok(Stepped::Refused(refusal)),
@@ -533,6 +533,11 @@ impl Look {
     pub(super) fn versions(&self) -> Option<Versions> {
         let record = self.found.version.filter(|_| !self.written)?;
         Some(Versions { record, parent: self.found.parent.version })
+    }
+
+    /// What the protocol decides by.
+    pub(crate) fn seen(&self) -> SeenRecord<'_> {
+        SeenRecord { record: &self.record, modified_ms: self.modified_ms }
     }
 
     /// The time on the session's clock until which the server's clock shows at most `ms`.

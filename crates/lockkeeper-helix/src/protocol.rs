@@ -9,6 +9,7 @@
 
 mod clock;
 mod histogram;
+mod owned;
 mod scope;
 mod statistics;
 mod terms;
@@ -16,6 +17,7 @@ mod transition;
 
 pub use clock::{ServerClock, ServerNow};
 pub use histogram::Histogram;
+pub use owned::{Extent, News, OwnedHold, Preempting, Shown};
 pub use scope::{Scope, ScopeError};
 pub use statistics::{Measurement, PreemptionOutcome, Statistics, Tally, owner_class};
 pub use terms::{EMERGENCY, Terms, TermsError};

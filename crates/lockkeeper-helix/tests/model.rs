@@ -1,4 +1,4 @@
-//! Every interleaving of small worlds of Helix's lock: stateright explores the real `transition`.
+//! Every interleaving of small worlds of Helix's lock: stateright explores the real `transition` and `OwnedHold`.
 //!
 //! Three clients read, decide and write under compare-and-set. Replies are lost, clients die, time passes, leases end.
 //! A referee that knows the exact time judges every write that takes effect, and every belief of a client is compared

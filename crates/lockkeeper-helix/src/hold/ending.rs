@@ -19,11 +19,10 @@ impl LeaseTask {
         let mut unsure = false;
         loop {
             let look = self.node.look_until_answered(&self.keeper, &mut self.session_ref).await?;
-            if !self.is_shown(&look.record) {
+            if !self.is_shown(&look) {
                 // It did show this hold, if a write whose reply was lost has released it.
                 return Ok((!unsure).then(|| Box::new(look)));
             }
-            self.wanted = look.record.request.as_ref().is_some_and(|request| request.id != self.terms.id);
             match self.node.step(&mut self.session_ref, look, &self.terms, Wish::Leave).await? {
                 Stepped::Again { written } => unsure |= written,
                 Stepped::Done { .. } | Stepped::Refused(_) => return Ok(None),
@@ -59,7 +58,7 @@ impl LeaseTask {
         loop {
             let look = self.node.look_until_answered(&self.keeper, &mut self.session_ref).await?;
             match &look.record.owner {
-                _ if self.is_shown(&look.record) => {}
+                _ if self.is_shown(&look) => {}
                 // This client's own write, whose reply was lost.
                 Some(owner) if unsure && owner.id == to => return Ok(None),
                 Some(owner) if owner.priority > self.terms.priority => return Ok(Some(Loss::Preempted)),
@@ -76,7 +75,7 @@ impl LeaseTask {
     /// The cleanup is done, or none is needed: the requestor is granted the lock.
     pub(super) async fn make_room(mut self) {
         self.cleaned_up = true;
-        self.hold.lose(if self.lease_over { Loss::LeaseEnded } else { Loss::Preempted });
+        self.hold.lose(self.owned.lost_to_requestor());
         self.give_back().await;
     }
 

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::leased::Record;
 use lockkeeper_helix::protocol::{
-    Answer, Refusal, Rules, SeenRecord, ServerNow, Terms, Transition, Wish, hold_until_ms, transition,
+    Answer, Extent, OwnedHold, Refusal, Rules, SeenRecord, ServerNow, Shown, Terms, Transition, Wish, transition,
 };
 use stateright::{Model, Property};
 
@@ -184,11 +184,11 @@ pub(crate) enum Phase {
     },
     /// A reply said that it owns the lock.
     Holding {
+        owned: OwnedHold,
+        /// Until when it goes on, as far as it knows.
         until_ms: i64,
         /// Of a lazy owner: when it was last sure that the record had not changed since it saw no request in it.
         unasked_ms: Option<i64>,
-        /// When the notice of the request that it saw ends.
-        noticed_ms: i64,
         current: bool,
     },
     Done,
@@ -203,8 +203,8 @@ pub(crate) struct Client {
     pub displaced: bool,
     /// A reply to it was lost.
     unsure: bool,
-    /// While it renews its hold: the hold's end, and the ends that it may have written, because the replies were lost.
-    renewing: Option<(i64, Vec<i64>)>,
+    /// While it renews its hold: the hold, and the ends that it may have written, because the replies were lost.
+    renewing: Option<(OwnedHold, Vec<i64>)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -253,9 +253,9 @@ impl World {
             Phase::Looking(wish) | Phase::Waiting { wish, .. } => wish,
             _ => return None,
         };
-        if let Some((until_ms, written_ms)) = &state.clients[at].renewing {
+        if let Some((owned, written_ms)) = &mut state.clients[at].renewing {
             let written_ms = if self.mistake == Some(Mistake::RenewalForgotten) { &[][..] } else { written_ms };
-            if hold_until_ms(&state.record, &me.id, *until_ms, written_ms).is_none() {
+            if !owned.is_shown(&state.record, written_ms) {
                 // Without transfers, only the owner itself writes that it owns the lock.
                 let owned = state.record.held_until_ms(&me.id).is_some();
                 state.foul = state.foul.or((owned && self.budget.transfers == 0).then_some(KEEPS));
@@ -308,9 +308,16 @@ impl World {
 
     fn answered(&self, state: &State, at: usize, wish: Wish<'static>, answer: &Answer) -> Phase {
         let holding = |until_ms| {
-            let lazy = self.clients[at].notice_ms.is_some() && state.record.request.is_none();
-            let unasked_ms = lazy.then_some(state.now_ms);
-            Phase::Holding { until_ms, unasked_ms, noticed_ms: i64::MIN, current: true }
+            let mut owned = match &state.clients[at].renewing {
+                Some((owned, _)) => owned.clone(),
+                None => OwnedHold::new(&self.clients[at], until_ms),
+            };
+            owned.renewed(until_ms);
+            // A lazy owner reads the record at once.
+            match self.clients[at].notice_ms {
+                Some(_) => self.looked(state, at, owned),
+                None => Phase::Holding { owned, until_ms, unasked_ms: None, current: true },
+            }
         };
         match *answer {
             Answer::Holds { until_ms } => holding(until_ms),
@@ -320,6 +327,18 @@ impl World {
             Answer::Unfinished(_) => Phase::Refused,
             Answer::Transferred if self.mistake == Some(Mistake::HeldOn) => holding(i64::MAX),
             Answer::Left { .. } | Answer::Transferred | Answer::Told => Phase::Done,
+        }
+    }
+
+    /// The owner reads the record.
+    fn looked(&self, state: &State, at: usize, mut owned: OwnedHold) -> Phase {
+        let seen = SeenRecord { record: &state.record, modified_ms: state.modified_ms };
+        let session_ms = self.clients[at].notice_ms.unwrap_or(i64::MAX);
+        match owned.look(seen, self.now(state), &[], session_ms) {
+            Shown::Over { .. } => Phase::Done,
+            Shown::GoesOn(Extent { until_ms, keeps }, _) => {
+                Phase::Holding { owned, until_ms, unasked_ms: keeps.then_some(state.now_ms), current: true }
+            }
         }
     }
 
@@ -398,13 +417,11 @@ impl World {
             }
         }
         state.modified_ms = state.now_ms;
-        for client in &mut state.clients {
+        for (client, terms) in state.clients.iter_mut().zip(&self.clients) {
             match &mut client.phase {
                 Phase::Writing { current, .. } | Phase::Waiting { current, .. } => *current = false,
-                Phase::Holding { current, unasked_ms, noticed_ms, .. } => {
-                    // The state of an owner that is not lazy stays as it is, for fewer states.
-                    *current &= unasked_ms.is_none() && *noticed_ms == i64::MIN;
-                }
+                // The state of an owner that is not lazy stays as it is, for fewer states.
+                Phase::Holding { current, .. } => *current &= terms.notice_ms.is_none(),
                 _ => {}
             }
         }
@@ -413,26 +430,10 @@ impl World {
     /// Whether a client would rely on its lock at this moment.
     fn relies(&self, state: &State, at: usize) -> bool {
         let client = &state.clients[at];
-        let Phase::Holding { until_ms, unasked_ms, noticed_ms, .. } = client.phase else { return false };
+        let Phase::Holding { until_ms, unasked_ms, .. } = client.phase else { return false };
         let notice_ms = self.clients[at].notice_ms.unwrap_or(0);
         let kept = unasked_ms.is_some_and(|unasked| state.now_ms < unasked + notice_ms);
-        (self.now(state).latest_ms < until_ms.max(noticed_ms) || kept) && !client.displaced
-    }
-
-    /// A lazy owner reads the record that has changed.
-    fn notice(&self, state: &mut State, at: usize) {
-        let owner = state.record.owner.as_ref().filter(|owner| owner.id == self.clients[at].id);
-        let (owner_until_ms, asked) = (owner.map(|owner| owner.until_ms), state.record.request.is_some());
-        let noticed = state.modified_ms + self.clients[at].notice_ms.unwrap_or(0);
-        let now_ms = state.now_ms;
-        match &mut state.clients[at].phase {
-            Phase::Holding { until_ms, unasked_ms, noticed_ms, current } if owner_until_ms == Some(*until_ms) => {
-                *current = true;
-                *unasked_ms = (!asked).then_some(now_ms);
-                *noticed_ms = if asked { noticed } else { i64::MIN };
-            }
-            phase => *phase = Phase::Done,
-        }
+        (self.now(state).latest_ms < until_ms || kept) && !client.displaced
     }
 }
 
@@ -544,8 +545,8 @@ impl Model for World {
             }
             Action::Renew(at) => {
                 state.budget.renewals -= 1;
-                if let Phase::Holding { until_ms, .. } = state.clients[at].phase {
-                    state.clients[at].renewing = Some((until_ms, Vec::new()));
+                if let Phase::Holding { owned, .. } = &state.clients[at].phase {
+                    state.clients[at].renewing = Some((owned.clone(), Vec::new()));
                 }
                 state.clients[at].phase = Phase::Looking(Wish::Renew);
             }
@@ -559,13 +560,15 @@ impl Model for World {
                 state.budget.cancels -= 1;
                 state.clients[at].phase = Phase::Looking(Wish::Leave);
             }
-            Action::Notice(at) if state.clients[at].displaced => state.clients[at].phase = Phase::Done,
-            Action::Notice(at) => self.notice(&mut state, at),
+            Action::Notice(at) => {
+                let Phase::Holding { owned, .. } = &state.clients[at].phase else { return None };
+                state.clients[at].phase = self.looked(&state, at, owned.clone());
+            }
             Action::Prove(at) => {
                 let now_ms = state.now_ms;
-                if let Phase::Holding { unasked_ms, until_ms, .. } = &mut state.clients[at].phase {
+                if let Phase::Holding { owned, unasked_ms, .. } = &mut state.clients[at].phase {
                     *unasked_ms = Some(now_ms);
-                    state.seen = (now_ms >= *until_ms).then_some(Witness::Kept);
+                    state.seen = (now_ms >= owned.until_ms()).then_some(Witness::Kept);
                 }
             }
             Action::Crash(at) => {
@@ -577,6 +580,12 @@ impl Model for World {
             if !matches!(client.phase, Phase::Looking(_) | Phase::Writing { .. }) {
                 client.renewing = None;
             }
+        }
+        if let Action::Write(at) | Action::Notice(at) = action {
+            // Without transfers, only the owner itself writes that it owns the lock.
+            let owns = state.record.held_until_ms(&self.clients[at].id).is_some() && self.budget.transfers == 0;
+            let gives_up = owns && state.clients[at].phase == Phase::Done;
+            state.foul = state.foul.or(gives_up.then_some(KEEPS));
         }
         Some(state)
     }
