@@ -57,7 +57,7 @@ pub struct Wanted {
 enum WantedNode {
     Contender { lock: Arc<str>, name: String, id: u64 },
     Lock(Arc<str>),
-    Marker(Arc<str>),
+    Marker { lock: Arc<str>, id: u64 },
 }
 
 impl From<WantedNode> for Wanted {
@@ -65,7 +65,7 @@ impl From<WantedNode> for Wanted {
         let path = match &what {
             WantedNode::Contender { lock, name, .. } => node_of(lock, name),
             WantedNode::Lock(lock) => lock.to_string(),
-            WantedNode::Marker(lock) => node_of(lock, HOLDER_MARKER),
+            WantedNode::Marker { lock, .. } => node_of(lock, HOLDER_MARKER),
         };
         Wanted { path, what }
     }
@@ -335,16 +335,18 @@ impl Tracker {
     pub fn answer(&mut self, wanted: &Wanted, node: Option<&Node>, at: Moment) {
         match &wanted.what {
             WantedNode::Contender { lock, name, id } => self.answer_contender(lock, name, *id, node, at),
-            WantedNode::Marker(lock) => {
+            WantedNode::Marker { lock, id } => {
                 if let Some(found) = self.locks.get_mut(lock)
                     && found.marker == Some(ReadState::Asked)
+                    && found.marker_id == *id
                 {
-                    found.marker = node.map(|_| ReadState::Done);
-                    if node.is_none() {
-                        found.holder_was_not_read();
+                    match node.map(|node| ContenderInfo::read(HOLDER_MARKER.to_owned(), node)) {
+                        Some(info) => {
+                            found.marker = Some(ReadState::Done);
+                            found.known.insert(HOLDER_MARKER.to_owned(), info);
+                        }
+                        None => found.marker_has_gone(),
                     }
-                    let info = node.map(|node| ContenderInfo::read(HOLDER_MARKER.to_owned(), node));
-                    found.known.extend(info.map(|info| (HOLDER_MARKER.to_owned(), info)));
                     self.judge_again(lock, at);
                 }
             }
@@ -471,8 +473,9 @@ impl Tracker {
         let Some(lock) = self.lock(path) else { return };
         if name == HOLDER_MARKER {
             if lock.marker.is_none() {
-                lock.marker = Some(ReadState::Asked);
-                self.wanted.push(WantedNode::Marker(path.clone()).into());
+                (lock.marker, lock.marker_id) = (Some(ReadState::Asked), id);
+                self.next_id += 1;
+                self.wanted.push(WantedNode::Marker { lock: path.clone(), id }.into());
             }
             return;
         }
@@ -505,9 +508,7 @@ impl Tracker {
     fn leave(&mut self, path: &Arc<str>, name: &str, at: Moment, is_about: bool) {
         let Some(lock) = self.locks.get_mut(path) else { return };
         if name == HOLDER_MARKER {
-            if lock.marker.take().is_some_and(|read| read != ReadState::Done) {
-                lock.holder_was_not_read();
-            }
+            lock.marker_has_gone();
             lock.known.remove(name);
             self.judge_again(path, at);
             self.forget_if_unused(path);
@@ -608,7 +609,7 @@ impl Tracker {
             }
             if lock.marker == Some(ReadState::Lost) {
                 lock.marker = Some(ReadState::Asked);
-                self.wanted.push(WantedNode::Marker(path.clone()).into());
+                self.wanted.push(WantedNode::Marker { lock: path.clone(), id: lock.marker_id }.into());
             }
             for (name, entry) in lock.entries.iter_mut().filter(|(_, entry)| entry.read == ReadState::Lost) {
                 entry.read = ReadState::Asked;

@@ -462,6 +462,57 @@ fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_bee
     assert_eq!(gap, Some(at(5_000)), "{facts:?}");
 }
 
+/// A class lock of two contenders, of which the first one holds; and the reads that are not answered.
+fn handed_over(world: &mut World, read: impl Fn(&str) -> bool) -> (Tracker, Vec<Wanted>) {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let mut tracker = Tracker::new("/locks", Limits::default());
+    tracker.survey(&Walk::default(), at(0));
+    tracker.change("/locks/a", TreeChange::Created, at(0));
+    for (node, session) in [("/locks/a/B-0000000000", 7), ("/locks/a/privateLock", 7), ("/locks/a/B-0000000001", 8)] {
+        world.create(node, session, Vec::new());
+        tracker.change(node, TreeChange::Created, at(1));
+    }
+    let (answered, left) = tracker.take_wanted().into_iter().partition(|wanted: &Wanted| read(&wanted.path));
+    for wanted in Vec::from_iter::<Vec<_>>(answered) {
+        tracker.answer(&wanted, world.nodes.get(&wanted.path), at(2));
+    }
+    (tracker, left)
+}
+
+/// The read of an earlier marker says nothing of a later one.
+#[test]
+fn the_read_of_a_holder_marker_that_has_gone_does_not_count_for_the_next_one() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let (mut world, marker) = (World::default(), "/locks/a/privateLock");
+    let (mut tracker, late) = handed_over(&mut world, |path| path != marker);
+    let first = world.nodes[marker].clone();
+    tracker.change(marker, TreeChange::Deleted, at(3));
+    tracker.change("/locks/a/B-0000000000", TreeChange::Deleted, at(3));
+    world.create(marker, 8, Vec::new());
+    tracker.change(marker, TreeChange::Created, at(4));
+    tracker.answer(&late[0], Some(&first), at(5));
+    for wanted in tracker.take_wanted() {
+        tracker.answer(&wanted, world.nodes.get(&wanted.path), at(6));
+    }
+    let granted = |fact: &Fact| matches!(&fact.what, What::Granted { contender, .. } if contender.node.ends_with("1"));
+    assert!(tracker.take_facts().iter().any(granted));
+}
+
+/// It may be the contender that the holder marker marks.
+#[test]
+fn a_contender_that_goes_before_it_is_read_is_not_told_as_a_waiter_without_doubt() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let (mut world, node) = (World::default(), "/locks/a/B-0000000000");
+    let (mut tracker, late) = handed_over(&mut world, |path| path != node);
+    tracker.change("/locks/a/privateLock", TreeChange::Deleted, at(3));
+    tracker.change(node, TreeChange::Deleted, at(3));
+    tracker.answer(&late[0], None, at(4));
+    tracker.settle(at(60_000));
+    let facts = tracker.take_facts();
+    let left = facts.iter().find(|fact| matches!(fact.what, What::LeftWaiting { .. })).unwrap();
+    assert!(left.about, "{facts:?}");
+}
+
 /// A hold of a lock with classes may be over before the node that marks its holder is read.
 #[test]
 fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {

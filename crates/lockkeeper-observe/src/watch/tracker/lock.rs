@@ -61,7 +61,7 @@ pub(super) struct Entry {
     pub(super) is_placed: bool,
     /// Since when it holds the lock.
     pub(super) granted: Option<Granted>,
-    /// A holder marker came and went meanwhile that was not read: it may have held the lock.
+    /// A holder marker came and went meanwhile, and it is not known whose that was.
     pub(super) may_have_held: bool,
 }
 
@@ -115,6 +115,8 @@ pub(super) struct Lock {
     pub(super) tombstones: usize,
     /// Whether the node that marks the holder of a lock with classes was read; `None` without one.
     pub(super) marker: Option<ReadState>,
+    /// Tells the reads of holder markers apart that come and go.
+    pub(super) marker_id: u64,
     pub(super) data: ReadState,
     /// What the path's node says.
     pub(super) own: OwnNode,
@@ -171,9 +173,12 @@ impl Lock {
         self.changed = LastChange::Other;
     }
 
-    /// The holder marker was gone before it was read.
-    pub(super) fn holder_was_not_read(&mut self) {
-        self.entries.values_mut().for_each(|entry| entry.may_have_held = true);
+    /// The holder marker has gone. Who held the lock is known only if that one's node and the marker were read.
+    pub(super) fn marker_has_gone(&mut self) {
+        let was_read = self.marker.take().is_none_or(|read| read == ReadState::Done);
+        for (name, entry) in &mut self.entries {
+            entry.may_have_held |= !was_read || !self.known.contains_key(name);
+        }
     }
 
     /// Whether no other contender can hold the lock until the node of this one goes.
@@ -197,6 +202,12 @@ impl Lock {
             return None;
         }
         let roles = contest.roles(&self.own);
+        // The holder marker may be that of a contender that is not read yet.
+        let is_unread =
+            |(name, entry): (&String, &Entry)| entry.read != ReadState::Done && !self.known.contains_key(name);
+        if self.marker.is_some() && roles.holders.is_empty() && self.entries.iter().any(is_unread) {
+            return None;
+        }
         let is_blocked =
             roles.holders.is_empty() && roles.waiters.first().is_some_and(|(_, blocked)| blocked.is_some());
         let (holders, garbage) =
