@@ -21,7 +21,7 @@ use lockkeeper_testkit::history::{Claim, Promises, Tally, Violation};
 use rustix::process::Signal;
 
 use super::contender::{Place, number};
-use super::judge::{Status, judge};
+use super::judge::{Attempt, Status, judge};
 use super::observed;
 use super::observer::Observer;
 use super::plan::{self, Job, Kind, Library, Moment, Trouble, Whom, between, name};
@@ -36,6 +36,9 @@ pub(super) const LOCKS: Range<usize> = plan::LOCKS.len()..plan::LOCKS.len() + Pl
 
 /// Contenders at a time on each machine.
 const CONTENDERS: usize = 3;
+
+/// How many of its last words are printed of a contender that has to do with a broken promise.
+const LAST: usize = 12;
 
 /// Time limit for writes to continue after a fault.
 const RECOVERY: Duration = Duration::from_secs(60);
@@ -166,6 +169,9 @@ pub(crate) fn make(minutes: u64, seed: Option<u64>, loopback: bool, tools: &Tool
     let mut broken = missed.len();
     for violation in verdict.violations.iter().chain(&chaos.stuck) {
         println!("BROKEN: {violation}");
+        for attempt in storm.attempts.iter().filter(|it| violation.contenders.contains(&(it.job.number as u32))) {
+            println!("{}", last_words(attempt, storm.start));
+        }
         broken += 1;
     }
     for (fault, _) in made.iter().filter(|(_, count)| *count == 0 && minutes >= BRIEF) {
@@ -189,6 +195,19 @@ fn contender(seed: u64, number: usize, machine: usize, testbed: &Testbed) -> Res
     let library = Library { host: testbed.place(machine)?, servers: testbed.servers(machine), seed: rng.u64(..) };
     let job = Job::new(LOCKS.collect(), Kind::Plain, life, SESSION_TIMEOUT);
     Ok(Job { number, trouble, library: Some(library), ..job })
+}
+
+/// Returns what a contender did last.
+fn last_words(attempt: &Attempt, start: Duration) -> String {
+    let at = |time: Duration| time.saturating_sub(start).as_secs_f64();
+    let mut text = format!("  contender {}, pid {}, done to it: {:?}", attempt.job.number, attempt.pid, attempt.done);
+    for (time, word) in &attempt.lines[attempt.lines.len().saturating_sub(LAST)..] {
+        text += &format!("\n    {:.3} {word:?}", at(*time));
+    }
+    if let Some((time, status)) = attempt.ended {
+        text += &format!("\n    {:.3} ended: {status:?}", at(time));
+    }
+    text + "\n    said: " + &attempt.said
 }
 
 /// Returns how many writes the files have accepted.
