@@ -63,6 +63,8 @@ pub enum What {
     Delays { hold: HoldId, delay: Duration },
     /// Somebody broke the hold, at this time by the servers. Its holder learns of that within a time.
     Broken { hold: HoldId, within: Duration },
+    /// Somebody looked at the lock at the beginning of the event, and broke the hold of the holder that was seen: this one.
+    Aimed { hold: HoldId },
     /// Somebody ended the delay of the hold, at this time by the servers.
     Pardoned { hold: HoldId },
     /// The hold made way for contenders of earlier classes. The event ends when its contender holds the lock again, as another hold, or

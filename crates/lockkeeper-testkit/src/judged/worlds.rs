@@ -308,7 +308,12 @@ impl Scenario {
         }
         // Contenders that share a hold share a handle.
         let together = matches!(family, Family::Kept | Family::Shared(_)) && rng.bool();
-        let handles = if calm && !together { lives.len() } else { shared() };
+        let handles = match (together, calm) {
+            // Several wait for a use of one handle's hold at once.
+            (true, _) => rng.usize(1..=shared()),
+            (false, true) => lives.len(),
+            (false, false) => shared(),
+        };
         Scenario { noise: seed, family, lasting: rng.bool(), lives, handles, timeout, slow, strikes, pleas }
     }
 

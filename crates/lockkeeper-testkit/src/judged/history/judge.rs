@@ -54,6 +54,8 @@ pub enum Claim {
     Tokens,
     /// First come, first served within a class.
     Order,
+    /// A break spares the successor of the holder that was seen.
+    Removed,
     /// A wait ends at its deadline, neither earlier nor later.
     Deadline,
     /// The exit status of a command fits the events.
@@ -162,6 +164,7 @@ pub fn judge(events: &[Event], promises: &Promises) -> Verdict {
         case.writes(&events);
         case.fenced(&events);
         case.broken();
+        case.aimed(&events);
         case.delays();
         case.yields(&events);
         case.patience();
@@ -635,6 +638,26 @@ impl Case<'_> {
         }
     }
 
+    /// A break removes the holder that was seen, or none: another hold was not believed between the look and the grant.
+    fn aimed(&mut self, events: &[&Event]) {
+        for event in events {
+            let What::Aimed { hold: id } = event.what else { continue };
+            let Some(aimed) = self.holds.get(&id).filter(|hold| hold.lease.is_none()) else { continue };
+            let is_another = |(other, it): &(&HoldId, &Hold)| {
+                let uses_another = it.joins.unwrap_or(**other) != aimed.joins.unwrap_or(id);
+                let excludes = self.excludes(it.first().share, aimed.first().share) && it.stretches.len() == 1;
+                let last = it.unless_broken(it.last_belief());
+                // A hold that is released may still have its node while the next one of its process holds.
+                let earlier = it.granted < event.from && event.from < last && last < aimed.granted;
+                uses_another && excludes && earlier
+            };
+            let Some((seen, _)) = self.holds.iter().find(is_another) else { continue };
+            let (seen, at) = (*seen, event.from);
+            let detail = format!("{id:?} was broken for a look at {at:?}, when {seen:?} held");
+            self.accuse_of(Claim::Removed, detail, &[id, seen]);
+        }
+    }
+
     /// After a loss, no other contender is granted the lock before the delay has passed since the last belief.
     fn delays(&mut self) {
         let mut early = Vec::new();
@@ -652,17 +675,44 @@ impl Case<'_> {
         }
     }
 
-    /// In a world without faults, a hold makes way only if a contender of an earlier class waits, or has just left.
+    /// In a world without faults, a hold makes way only if a contender of an earlier class waits, or has just left. It continues only
+    /// behind all those that waited when it made way.
     fn yields(&mut self, events: &[&Event]) {
+        // As long as a contender needs to enter the queue, or its end to be known.
+        let notice = self.promises.idle / 3;
         for event in events.iter().filter(|_| self.promises.healthy.is_some()) {
             let What::Yielded { hold } = event.what else { continue };
-            let waits = |it: &Event| {
-                let is_meanwhile = it.from < event.until && it.until + self.promises.idle > event.from;
-                matches!(it.what, What::Wanted { .. }) && it.contender != event.contender && is_meanwhile
+            let others = || events.iter().filter(|it| it.contender != event.contender);
+            let wanted = || others().filter(|it| matches!(it.what, What::Wanted { .. }));
+            let is_served = |it: &Event| {
+                let mut own = self.holds.values().filter(|hold| hold.contender == it.contender);
+                own.any(|hold| hold.asked <= it.from && it.from < hold.granted && it.until <= hold.granted)
             };
-            if !events.iter().any(|it| waits(it)) {
+            let waits = |it: &&&Event| {
+                let since_left = if is_served(it) { Duration::ZERO } else { notice };
+                it.from < event.from && it.until + since_left > event.from
+            };
+            // One that ages may be in the foreground when it continues.
+            let has_made_way =
+                |it: &&&Event| matches!(it.what, What::Yielded { .. }) && it.from < event.from && it.until > event.from;
+            if !wanted().any(|it| waits(&it)) && !others().any(|it| has_made_way(&it)) {
                 let detail = format!("{hold:?} made way at {:?} for no contender", event.from);
                 self.accuse_of(Claim::Yield, detail, &[hold]);
+                continue;
+            }
+            let continues =
+                |(_, next): &(&HoldId, &Hold)| next.contender == event.contender && next.asked == event.from;
+            let Some((next, granted)) = self.holds.iter().find(continues).map(|(id, next)| (*id, next.granted)) else {
+                continue;
+            };
+            let is_passed = |it: &&&Event| it.from + notice < event.from && it.until > granted + notice;
+            if let Some(passed) = wanted().find(is_passed) {
+                let (who, since) = (passed.contender, passed.from);
+                let detail = format!(
+                    "{hold:?} made way at {:?}, {next:?} was granted the lock at {granted:?}, while {who} waited since {since:?}",
+                    event.from
+                );
+                self.accuse_of(Claim::Yield, detail, &[hold, next]);
             }
         }
     }
@@ -754,8 +804,28 @@ impl Case<'_> {
             }
             (newest, before) = (newest.max(token), token);
         }
+        self.unreported(events);
         if let Some(leader) = before.filter(|leader| *leader > i64::MIN) {
             self.accuse(Claim::Report, format!("at the end, {leader} is reported"));
+        }
+    }
+
+    /// In a world without faults, a leader is reported as long as it leads, from soon after its election.
+    fn unreported(&mut self, events: &[&Event]) {
+        let reports = |token: Option<i64>, by: Duration| {
+            events.iter().any(|it| it.what == What::Reported { token } && it.from <= by)
+        };
+        let observed = events.iter().any(|it| matches!(it.what, What::Reported { .. }));
+        if !observed || self.promises.healthy.is_none() {
+            return;
+        }
+        let missed = |(_, hold): &(&HoldId, &Hold)| {
+            let by = hold.granted + self.promises.idle;
+            hold.unless_broken(hold.last_belief()) > by && !reports(hold.first().token, by)
+        };
+        if let Some((id, granted)) = self.holds.iter().find(missed).map(|(id, hold)| (*id, hold.granted)) {
+            let detail = format!("{id:?}, elected at {granted:?}, is not reported for {:?}", self.promises.idle);
+            self.accuse_of(Claim::Report, detail, &[id]);
         }
     }
 

@@ -460,11 +460,44 @@ fn a_call_that_gets_some_of_its_locks_is_found() {
 
 #[test]
 fn a_hold_that_makes_way_for_no_contender_is_found() {
-    let claims = |left| {
-        let wanted = Event { contender: 1, ..at(1_000, left, What::Wanted { priority: 1 }) };
+    let claims = |asked, left| {
+        let wanted = Event { contender: 1, ..at(asked, left, What::Wanted { priority: 1 }) };
         claims_with(2_000, &[at(1_100, 1_400, What::Yielded { hold: HoldId(0) }), wanted])
     };
-    assert_eq!((claims(1_060), claims(1_040)), (vec![], vec![Claim::Yield]));
+    assert_eq!((claims(1_000, 1_090), claims(1_000, 1_080)), (vec![], vec![Claim::Yield]));
+    assert_eq!(claims(1_110, 1_200), [Claim::Yield], "it asked later");
+}
+
+#[test]
+fn a_hold_that_continues_before_those_that_it_made_way_for_is_found() {
+    let claims = |left| {
+        let wanted = Event { contender: 1, ..at(1_000, left, What::Wanted { priority: 1 }) };
+        let yielded = at(1_100, 1_101, What::Yielded { hold: HoldId(0) });
+        let again = believed(2, 1_101, 1_150, 6).into_iter().map(|event| Event { contender: 0, ..event });
+        let events = [believed(0, 1_000, 1_099, 5), again.collect(), vec![yielded, wanted]].concat();
+        claims_under(&events, &CALM)
+    };
+    assert_eq!(claims(1_110), []);
+    assert_eq!(claims(1_500), [Claim::Yield]);
+}
+
+#[test]
+fn a_break_of_another_hold_than_the_one_that_was_seen_is_found() {
+    let claims = |seen| {
+        let aimed = at(seen, seen, What::Aimed { hold: HoldId(1) });
+        claims_with(1_200, &[aimed, at(1_300, 1_300, What::Broken { hold: HoldId(1), within: ms(400) })])
+    };
+    assert_eq!((claims(1_150), claims(1_050)), (vec![], vec![Claim::Removed]));
+}
+
+#[test]
+fn a_leader_that_is_not_reported_is_found() {
+    let claims = |at_ms| {
+        let reported = |at_ms, token| at(at_ms, at_ms, What::Reported { token });
+        let reports = [reported(1_010, Some(5)), reported(at_ms, Some(6)), reported(1_500, None)];
+        claims_with(1_200, &reports)
+    };
+    assert_eq!((claims(1_250), claims(1_251)), (vec![], vec![Claim::Report]));
 }
 
 #[test]

@@ -100,6 +100,8 @@ struct World {
     connections: BTreeMap<u64, Connection>,
     next_connection: u64,
     hosts: Vec<Faults>,
+    /// The listings of nodes, each with its host and its time.
+    listings: Vec<(usize, Duration, String)>,
     requests: BTreeMap<&'static str, u64>,
     bytes: usize,
     /// The time that a piece of bytes travels.
@@ -191,6 +193,7 @@ impl Sim {
             connections: BTreeMap::new(),
             next_connection: 0,
             hosts: Vec::new(),
+            listings: Vec::new(),
             requests: BTreeMap::new(),
             bytes: 0,
             network: settings.network.clone(),
@@ -321,6 +324,14 @@ impl Sim {
             Some(faults) if faults.connections == 0 => faults.alone_since.elapsed(),
             _ => Duration::ZERO,
         }
+    }
+
+    /// Returns when a server first listed this node for a host since `from`.
+    pub fn listed(&self, host: usize, path: &str, from: Duration) -> Option<Duration> {
+        let world = self.world();
+        let mut listings =
+            world.listings.iter().filter(|(by, at, listed)| *by == host && *at >= from && listed == path);
+        listings.next().map(|(_, at, _)| *at)
     }
 
     /// Returns a digest of all bytes that were sent over the links, with their times. Equal digests mean equal

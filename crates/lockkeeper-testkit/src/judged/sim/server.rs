@@ -276,6 +276,11 @@ fn carry_out(sim: &Sim, connection: ConnectionId, session: i64, xid: i32, reques
         return Step::Gone;
     };
     world.count(kind_of(&request));
+    if let Request::GetChildren(listed) | Request::GetChildren2(listed) = &request
+        && let Some(host) = world.connections.get(&connection.0).map(|connection| connection.host)
+    {
+        world.listings.push((host, sim.elapsed(), listed.path.clone()));
+    }
     let mut effects = Vec::new();
     if world.machine.session_of(connection).is_none() {
         return Step::Gone;

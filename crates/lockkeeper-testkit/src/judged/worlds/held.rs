@@ -201,6 +201,16 @@ impl Held {
         each(first, self.holdings())
     }
 
+    /// Whether its user may rely on this hold: the hold says so, or the guard of several locks does.
+    pub(super) fn is_believed(&self, holding: &Holding) -> bool {
+        match self {
+            Held::Several(guard) => guard.is_held() || holding.is_held(),
+            Held::Leads(leadership) => leadership.is_leading(),
+            Held::Stands(candidacy) => candidacy.leadership().is_some_and(Leadership::is_leading),
+            _ => holding.is_held(),
+        }
+    }
+
     /// The first hold.
     pub(super) fn holding(&self) -> &Holding {
         match self {

@@ -81,6 +81,8 @@ async fn live(scenario: &Scenario) -> Lived {
     let noticed = scenario.noticed();
     // The process of the last contender, whose network has no faults.
     let last = Handle::new(keeper(hosts), scenario.family);
+    // The process of those who ask for releases and break locks has the faults of the first handle.
+    let pleader = Handle::new(keeper(hosts + 1), scenario.family);
     let world = World { sim: sim.clone(), lasting, hosts, noticed, record: Arc::default() };
     let observing = tokio::spawn({
         let (world, last) = (world.clone(), last.clone());
@@ -101,11 +103,11 @@ async fn live(scenario: &Scenario) -> Lived {
             Ok(())
         }));
     }
-    let (pleading, pleader, pleas) = (world.clone(), handles[0].keeper.clone(), scenario.pleas.clone());
+    let (pleading, operator, pleas) = (world.clone(), pleader.keeper.clone(), scenario.pleas.clone());
     let pleading = tokio::spawn(async move {
         for plea in pleas {
             sleep(Duration::from_millis(plea.after)).await;
-            pleading.plead(&pleader, plea.act).await?;
+            pleading.plead(&operator, plea.act).await?;
         }
         Ok(())
     });
@@ -133,7 +135,7 @@ async fn live(scenario: &Scenario) -> Lived {
     } else if !stuck {
         // The guards of a contender that panicked end here.
         world.record().inside.clear();
-        for Handle { keeper, .. } in handles {
+        for Handle { keeper, .. } in handles.into_iter().chain([pleader]) {
             if !keeper.close_within(PATIENCE).await {
                 unexpected.push("a handle does not close".to_owned());
             }
@@ -211,6 +213,8 @@ struct Record {
     /// The node and the token of each hold; another node after a change.
     nodes: Vec<(HoldId, (String, Option<FencingToken>))>,
     writes: Vec<WriteMade>,
+    /// The breaks, and when the person had first looked at the lock.
+    breaks: Vec<(Broken, Duration)>,
     /// The open requests: the contender, the time of the request, and the limit.
     asking: BTreeMap<u32, (Duration, Option<Duration>)>,
     /// Answers that no world may cause.
@@ -250,7 +254,12 @@ impl World {
     }
 
     fn strike(&self, blow: Blow) {
-        let trouble = |host: usize, trouble| self.sim.trouble(host % self.hosts, trouble);
+        let trouble = |host: usize, trouble| {
+            self.sim.trouble(host % self.hosts, trouble);
+            if host.is_multiple_of(self.hosts) {
+                self.sim.trouble(self.hosts + 1, trouble);
+            }
+        };
         match blow {
             Blow::Cut(host) => trouble(host, Trouble::Cut),
             Blow::Silence(host, length) => trouble(host, Trouble::Silence(Duration::from_millis(length))),
@@ -268,7 +277,14 @@ impl World {
         let (admin, path) = (keeper.admin(), LOCKS[self.sim.pick(LOCKS.len())]);
         let outcome = match act {
             Act::Revoke => admin.revoke(path, Some("because")).await.map(drop),
-            Act::Break => admin.break_lock(path, "because").await.map(drop),
+            Act::Break => {
+                let from = self.sim.elapsed();
+                let broken = admin.break_lock(path, "because").await;
+                if let (Ok(broken), Some(seen)) = (&broken, self.sim.listed(self.hosts + 1, path, from)) {
+                    self.record().breaks.push((broken.clone(), seen));
+                }
+                broken.map(drop)
+            }
             Act::RevokeWaiter => match admin.show(path).await {
                 Ok(seen) => match seen.waiters.first() {
                     Some(waiter) => admin.revoke_node(path, &waiter.node, None).await.map(drop),
@@ -313,16 +329,17 @@ impl World {
         self.record().asking.insert(contender, (from, limit));
         let asked = ask(handle, turn, format!("{contender}-{}", from.as_nanos())).await;
         self.record().asking.remove(&contender);
-        let priority = match turn.want {
-            Want::Leased { priority, .. } => Some(priority),
-            // One that ages may be in the foreground.
-            Want::Foreground | Want::Ageing(_) => Some(1),
+        let wanted = match turn.want {
+            Want::Leased { priority, .. } => Some((priority, from)),
+            Want::Foreground => Some((1, from)),
+            // Until then, it is in the background.
+            Want::Ageing(after) => Some((1, from + Duration::from_millis(after))),
             _ => None,
         };
         // A try of a leased lock asks no owner; one of the foreground is in the queue for a moment.
         let asks = turn.call != Call::Try || !matches!(turn.want, Want::Leased { .. });
-        if let Some(priority) = priority.filter(|_| asks) {
-            self.add(contender, 0, from, What::Wanted { priority });
+        if let Some((priority, since)) = wanted.filter(|(_, since)| asks && *since < self.sim.elapsed()) {
+            self.add(contender, 0, since, What::Wanted { priority });
         }
         let locks = match turn.want {
             Want::Both => 0..2,
@@ -379,6 +396,7 @@ impl World {
             let place = place(want, &known.0).filter(|_| self.lasting || want != Want::Background);
             let place = place.filter(|_| want != Want::Joint || first.is_some());
             let place = place.map(|it| QueuePosition { number: it.number.filter(|_| self.lasting), ..it });
+            let place = if want == Want::Kept { Some(self.turn_of_use(contender, from)) } else { place };
             let grant = Grant { hold, share, token: known.1.map(FencingToken::get), place };
             self.add(contender, lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) });
             match (first, want) {
@@ -396,13 +414,20 @@ impl World {
         first
     }
 
+    /// Returns the position of a use of a kept hold: a handle's uses come in the order of their calls.
+    fn turn_of_use(&self, contender: u32, called: Duration) -> QueuePosition {
+        let handle = u32::try_from(contender as usize % self.hosts).unwrap_or(u32::MAX);
+        QueuePosition { class: FIRST_OF_USES.saturating_add(handle), number: i64::try_from(called.as_nanos()).ok() }
+    }
+
     async fn work(&self, contender: u32, mut hold: HoldId, mut held: Held, turn: Turn) {
         for half in 0..2 {
             self.record().inside.insert(hold, Inside { contender, held });
             let steps = if half == 0 { turn.steps } else { turn.steps.min(3) };
             for _ in 0..steps {
                 let held = self.look(hold);
-                let leaves = turn.heeds && self.asked_back(hold) || half == 0 && self.makes_way(hold, turn.change);
+                // One that does not heed makes way after its work, if a contender of an earlier class still waits then.
+                let leaves = turn.heeds && (self.asked_back(hold) || half == 0 && self.makes_way(hold, turn.change));
                 if !held || leaves {
                     break;
                 }
@@ -622,6 +647,21 @@ impl World {
             Err(error) => return self.record().unexpected.push(error.to_string()),
         };
         let nodes = self.record().nodes.clone();
+        let breaks = std::mem::take(&mut self.record().breaks);
+        for (broken, seen) in breaks {
+            let of = |(_, (node, token)): &&(HoldId, (String, _))| broken.removed(node, *token);
+            let hold = nodes.iter().rfind(of);
+            let lock = u32::from(broken.path == LOCKS[1]);
+            let event = |(hold, _): &(HoldId, _)| Event {
+                contender: 0,
+                lock,
+                from: seen,
+                until: seen,
+                what: What::Aimed { hold: *hold },
+            };
+            let event = hold.map(event);
+            self.record().events.extend(event);
+        }
         for (hold, (node, token)) in nodes {
             let is_lost = self.record().lost.contains(&hold);
             for broken in &broken {
@@ -666,7 +706,7 @@ impl World {
             let record = &mut *self.record();
             for (first, inside) in &record.inside {
                 for (hold, lock, holding) in inside.held.each(*first) {
-                    let held = holding.is_held();
+                    let held = inside.held.is_believed(holding);
                     // A loss is recorded once.
                     let known = !held && !record.lost.insert(hold);
                     if let (Held::Leased(_), Some(loss), false) = (&inside.held, holding.loss(), known) {
@@ -737,6 +777,9 @@ const STEP: Range<Duration> = Duration::from_millis(1)..Duration::from_millis(30
 /// How much later than its client a hold may learn that the connection is lost.
 const NOTICED: Duration = Duration::from_millis(1);
 
+/// The class of the uses of the first handle's kept hold. Those of each later handle have one more.
+const FIRST_OF_USES: u32 = 100;
+
 /// How long a call may take that tries once.
 const TRY: Duration = Duration::from_secs(2);
 
@@ -751,7 +794,9 @@ fn place(want: Want, node: &str) -> Option<QueuePosition> {
         // Its class changes while it waits; leases have no queue.
         Want::Ageing(_) | Want::Leased { .. } => return None,
         // Its hold may have been requested by another.
-        Want::Kept | Want::Joint => (4, None),
+        Want::Joint => (4, None),
+        // Its position is that of its call: see `World::turn_of_use`.
+        Want::Kept => return None,
         Want::Read | Want::MayWrite | Want::Permits(_) => (0, None),
         Want::Lock | Want::Second | Want::Delayed(_) | Want::Campaign | Want::Stand | Want::Run => (0, Some(number)),
     };
