@@ -147,6 +147,8 @@ async fn live(options: &Contender) -> Result<()> {
                 if holding.loss() == Some(Loss::Removed) {
                     // A person broke the lock: the holder learns of that later than the next one.
                     say(event(lock, granted, What::Excused { hold, beside: None }))?;
+                    // A break leaves no delay.
+                    say(event(lock, granted, What::Pardoned { hold }))?;
                 }
                 if !believed && !careless {
                     break 'steps;

@@ -280,8 +280,13 @@ impl Serving<'_> {
                 }
             }
             Some(answer) = proved => {
-                let proof = self.proof.take();
-                if let Some((sent, _)) = proof.filter(|_| answer.is_ok()) {
+                let proof = self.proof.take().filter(|_| answer.is_ok());
+                // If the connection was lost before the answer came, that event is here by now. It takes the proof away.
+                if let Some(event) = self.events.next().now_or_never() {
+                    self.proof = proof.map(|(sent, _)| (sent, std::future::ready(answer).boxed()));
+                    return self.take(event.ok_or(Interrupted::Over)?);
+                }
+                if let Some((sent, _)) = proof {
                     self.tree.seen(|seen| seen.tracker.prove(sent));
                 }
                 self.proves_at = tokio::time::Instant::now() + PROOFS;
