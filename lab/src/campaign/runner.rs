@@ -78,7 +78,9 @@ impl Runner<'_> {
             false => job.trouble,
         };
         let mut to_kill = self.planted(Plant::Kill, job);
-        let deadline = now() + DRAIN + job.work;
+        // After a full disk, an ensemble may need a minute and a half to serve again. A call of the library waits for that.
+        let drain = if job.library.is_some() { DRAIN * 3 } else { DRAIN };
+        let deadline = now() + drain + job.work;
         let mut stopped: Option<Stopped> = None;
         let mut turns = 0_u32;
         loop {
