@@ -377,9 +377,9 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         let home = Home::new();
         let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
         screen.expect("ready> ");
-        let run = "$lockkeeper run a b --session-timeout 1s -- sh -c 'echo up; read x; touch ran'\n";
+        let run = "$lockkeeper run a b --session-timeout 3s -- sh -c 'echo up; read x; touch ran'\n";
         screen.press(run.as_bytes());
-        screen.expect("\rup");
+        screen.expect("up\r\n");
         screen.press(SUSPEND);
         screen.expect("ready> ");
         if is_broken {
