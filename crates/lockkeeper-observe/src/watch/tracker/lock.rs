@@ -202,10 +202,9 @@ impl Lock {
             return None;
         }
         let roles = contest.roles(&self.own);
-        // The holder marker may be that of a contender that is not read yet.
-        let is_unread =
-            |(name, entry): (&String, &Entry)| entry.read != ReadState::Done && !self.known.contains_key(name);
-        if self.marker.is_some() && roles.holders.is_empty() && self.entries.iter().any(is_unread) {
+        // The holder marker may be that of a contender that is not known.
+        let is_unknown = |name: &String| !self.known.contains_key(name);
+        if self.marker.is_some() && roles.holders.is_empty() && self.entries.keys().any(is_unknown) {
             return None;
         }
         let is_blocked =
