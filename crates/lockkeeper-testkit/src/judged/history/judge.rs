@@ -767,7 +767,8 @@ impl Case<'_> {
             let Some((own, strict, (earliest, _))) = hold.lease else { continue };
             let is_asked = |above: i32| {
                 let is_asked = |it: &&Event| {
-                    let meanwhile = it.from < event.until && it.until > hold.granted;
+                    // A call that was dropped withdraws its request some time later.
+                    let meanwhile = it.from < event.until && it.until + self.promises.idle > hold.granted;
                     let higher = matches!(it.what, What::Wanted { priority } if priority >= above);
                     meanwhile && higher && it.contender != event.contender
                 };
