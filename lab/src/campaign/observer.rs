@@ -156,6 +156,8 @@ impl Seen {
                 grants.push(Grant { pid: attempt.pid, lock, times, at: event.until.saturating_sub(start) });
             }
         }
+        // Otherwise a later grant could take what was seen of an earlier one.
+        grants.sort_by_key(|grant| *grant.times.end());
         let all = grants.len();
         let (in_gaps, mut missed) = self.unseen(grants);
         let unseen = missed.len();
