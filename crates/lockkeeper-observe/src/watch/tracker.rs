@@ -474,6 +474,7 @@ impl Tracker {
         if name == HOLDER_MARKER {
             if lock.marker.is_none() {
                 (lock.marker, lock.marker_id) = (Some(ReadState::Asked), id);
+                lock.is_undecided = true;
                 self.next_id += 1;
                 self.wanted.push(WantedNode::Marker { lock: path.clone(), id }.into());
             }

@@ -524,7 +524,9 @@ fn a_contender_that_goes_before_it_is_read_is_not_told_as_a_waiter_without_doubt
 #[test]
 fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {
     let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
-    for (comes, is_answered) in [(false, false), (true, false), (true, true)] {
+    for (comes, is_answered, goes_first) in
+        [(false, false, true), (true, false, true), (true, true, true), (true, false, false)]
+    {
         let mut tracker = Tracker::new("/locks", Limits::default());
         tracker.survey(&Walk::default(), at(0));
         tracker.change("/locks/a", TreeChange::Created, at(0));
@@ -536,11 +538,15 @@ fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {
         for wanted in tracker.take_wanted() {
             tracker.answer(&wanted, (wanted.path == node).then_some(&found), at(2));
         }
+        tracker.take_facts();
         if comes {
             tracker.change(marker, TreeChange::Created, at(3));
             // It is gone when the read comes to the server.
             for wanted in tracker.take_wanted().iter().filter(|_| is_answered) {
                 tracker.answer(wanted, None, at(4));
+            }
+            if !goes_first {
+                tracker.change(node, TreeChange::Deleted, at(4));
             }
             tracker.change(marker, TreeChange::Deleted, at(4));
         }
