@@ -46,17 +46,54 @@ pub struct Broken {
 
 impl Broken {
     /// Returns whether this break ended the hold or wait with this node, given by its full path, and this token if it
-    /// has one. A holder whose node was removed finds out this way which client did it.
+    /// has one. Of a leased lock, it is `false` if the token of the broken hold was unknown: all its holds have one node. A holder whose node was removed finds out this way which client did it.
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
-        let is_same_hold = |(its, ours)| match NodeFormat::of_node(&self.node).parse(&self.node) {
+        if node_path(&self.path, &self.node) != node {
+            return false;
+        }
+        match (NodeFormat::of_node(&self.node).parse(&self.node), self.token, token) {
             // No other attempt has this name.
-            Some(name) if name.id.is_some() => true,
+            (Some(name), ..) if name.id.is_some() => true,
             // An earlier node had this name. A writer that became a reader has a token older than its node.
-            Some(_) => its >= ours,
+            (Some(_), Some(its), Some(ours)) => its >= ours,
             // A leased lock has one node, whichever client holds it.
-            None => its == ours,
-        };
-        node_path(&self.path, &self.node) == node && self.token.zip(token).is_none_or(is_same_hold)
+            (None, Some(its), Some(ours)) => its == ours,
+            // This was its requestor, or an owner whose token could not be read: perhaps another one.
+            (None, None, Some(_)) => false,
+            _ => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn broken(node: &str, held: bool, token: Option<FencingToken>) -> Broken {
+        Broken {
+            path: "/locks/a".to_owned(),
+            node: node.to_owned(),
+            held,
+            owner: None,
+            described: String::new(),
+            message: None,
+            since_ms: 0,
+            session: SessionId(1),
+            token,
+            by: Owner::default(),
+            proof: Proof::default(),
+            reason: String::new(),
+            at: SystemTime::UNIX_EPOCH,
+        }
+    }
+
+    /// All of them have the node of the lock.
+    #[test]
+    fn a_break_of_a_leased_lock_ended_no_hold_with_another_token_or_one_that_may_be_another() {
+        let token = |number| Some(FencingToken::try_from(number).unwrap());
+        let ended = |broken: Broken| broken.removed("/locks/a", token(7));
+        assert_eq!((ended(broken("", true, token(7))), ended(broken("", true, token(6)))), (true, false));
+        assert_eq!((ended(broken("", true, None)), ended(broken("", false, None))), (false, false));
     }
 }
 

@@ -666,7 +666,9 @@ impl World {
             let is_lost = self.record().lost.contains(&hold);
             for broken in &broken {
                 // In a lock with classes, one that was read as a waiter had no token yet.
-                let token = token.filter(|_| broken.held || !is_lost);
+                // It is not known which owner of a leased lock had no token.
+                let is_any = LOCKS.contains(&node.as_str()) && broken.token.is_none();
+                let token = token.filter(|_| (broken.held || !is_lost) && !is_any);
                 // The node of a delay has the id of its hold's node.
                 let what = match broken.node.strip_prefix("_s_").and_then(|rest| rest.get(..36)) {
                     Some(id) if node.contains(id) => What::Pardoned { hold },
