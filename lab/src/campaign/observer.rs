@@ -156,12 +156,10 @@ impl Seen {
                 grants.push(Grant { pid: attempt.pid, lock, times, at: event.until.saturating_sub(start) });
             }
         }
-        // Otherwise a later grant could take what was seen of an earlier one.
-        grants.sort_by_key(|grant| *grant.times.end());
         let all = grants.len();
         let (in_gaps, mut missed) = self.unseen(grants);
         let unseen = missed.len();
-        missed.retain(|grant| !grant.take_from(&mut self.undecided, SILENT));
+        missed = unmatched(missed, &mut self.undecided, SILENT);
         let (before, after) = (self.memory.0 / 1024, self.memory.1 / 1024);
         println!(
             "observer: {} of {all} grants seen, {} in {} gaps, {} not decided, {} missed; {before} MiB at the start, {after} MiB at the end",
@@ -189,26 +187,52 @@ impl Seen {
             |grant: &Grant| self.gaps.iter().any(|(since, at)| since <= grant.times.end() && grant.times.start() <= at);
         let (mut in_gaps, mut others): (Vec<_>, Vec<_>) = grants.into_iter().partition(is_in_gap);
         // The others come first: otherwise a grant in a gap could take what was seen of a later one of the same process.
-        others.retain(|grant| !grant.take_from(&mut self.granted, Duration::ZERO));
-        in_gaps.retain(|grant| !grant.take_from(&mut self.granted, Duration::ZERO));
-        others.retain(|grant| !grant.take_from(&mut self.granted, SILENT));
+        others = unmatched(others, &mut self.granted, Duration::ZERO);
+        in_gaps = unmatched(in_gaps, &mut self.granted, Duration::ZERO);
+        others = unmatched(others, &mut self.granted, SILENT);
         (in_gaps, others)
     }
 }
 
 impl Grant {
-    /// Takes the first fact of that process that was seen at its times, or `later`. The node of a short hold may be gone before it is
-    /// read: then it is that of any process.
-    fn take_from(&self, facts: &mut Vec<Fact>, later: Duration) -> bool {
+    /// The facts that may be this grant: those of its process that were seen at its times, or `later`. The node of a short hold may be
+    /// gone before it is read: then it is that of any process.
+    fn fitting(&self, facts: &[Fact], later: Duration) -> Vec<usize> {
         let times = *self.times.start()..=self.times.end() + later.as_millis() as u64;
         let owner = format!("(pid {})", self.pid);
         let is_there = |fact: &Fact| times.contains(&fact.at_ms) && fact.lock.as_ref() == Some(&self.lock);
         let is_its = |fact: &Fact| fact.who.as_ref().is_some_and(|who| who.contains(&owner));
-        let known = facts.iter().position(|fact| is_there(fact) && is_its(fact));
-        let unknown = || facts.iter().position(|fact| is_there(fact) && fact.who.is_none());
-        let at = known.or_else(unknown);
-        at.map(|at| facts.remove(at)).is_some()
+        let at = |is: &dyn Fn(&Fact) -> bool| {
+            let facts = facts.iter().enumerate().filter(|(_, fact)| is_there(fact) && is(fact));
+            facts.map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        [at(&is_its), at(&|fact| fact.who.is_none())].concat()
     }
+}
+
+/// Gives a fact of its own to as many grants as possible, and takes these facts away. Returns the other grants. (Kuhn's matching.)
+fn unmatched(grants: Vec<Grant>, facts: &mut Vec<Fact>, later: Duration) -> Vec<Grant> {
+    let fits: Vec<_> = grants.iter().map(|grant| grant.fitting(facts, later)).collect();
+    let mut of = vec![None; facts.len()];
+    let has_one: Vec<_> =
+        (0..grants.len()).map(|at| takes(at, &fits, &mut of, &mut vec![false; facts.len()])).collect();
+    let mut of = of.into_iter();
+    facts.retain(|_| of.next().flatten().is_none());
+    grants.into_iter().zip(has_one).filter(|(_, has_one)| !has_one).map(|(grant, _)| grant).collect()
+}
+
+/// Takes a fact that fits for this grant; the one that has it takes another one, if it can.
+fn takes(grant: usize, fits: &[Vec<usize>], of: &mut [Option<usize>], tried: &mut [bool]) -> bool {
+    for &fact in &fits[grant] {
+        if std::mem::replace(&mut tried[fact], true) {
+            continue;
+        }
+        if of[fact].is_none_or(|other| takes(other, fits, of, tried)) {
+            of[fact] = Some(grant);
+            return true;
+        }
+    }
+    false
 }
 
 /// The memory of a process, in KiB.
@@ -248,6 +272,15 @@ mod tests {
         let grants = vec![grant(4000..=6000), grant(5100..=7100), grant(5400..=7400)];
         let (in_gaps, missed) = seen(vec![granted(6000), granted(6400)]).unseen(grants);
         assert_eq!((in_gaps.len(), missed.len()), (1, 0), "{missed:?}");
+    }
+
+    /// Otherwise the first would take what was seen of the second.
+    #[test]
+    fn a_grant_takes_what_is_of_any_process_if_its_own_was_another_one() {
+        let any = Fact { who: None, ..granted(6_000) };
+        let grants = vec![grant(5_100..=7_100), grant(6_200..=8_200)];
+        let (_, missed) = seen(vec![any, granted(7_000)]).unseen(grants);
+        assert_eq!(missed.len(), 0, "{missed:?}");
     }
 
     #[test]
