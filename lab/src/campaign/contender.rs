@@ -119,7 +119,7 @@ async fn live(options: &Contender) -> Result<()> {
             let grant = Grant { hold, share, token: token.map(FencingToken::get), place: None };
             let lock = &options.locks[at].0;
             say(event(lock, from, What::Asked { limit, outcome: Outcome::Granted(grant) }))?;
-            if let Some(first) = locks.first_use(holding.node(), hold) {
+            if let Some(first) = locks.first_use((holding.node(), token), hold) {
                 say(event(lock, from, What::Joins { hold, first }))?;
             }
             if let Some(delay) = held.delay {
@@ -320,8 +320,8 @@ struct Locks<'a> {
     kept: Mutex,
     shared: Access<Guard>,
     user: String,
-    /// The first use of the newest nodes.
-    first_uses: HashMap<String, HoldId>,
+    /// The first use of each hold, by its node and its token: all holds of a leased lock have one node.
+    first_uses: HashMap<(String, Option<FencingToken>), HoldId>,
 }
 
 impl<'a> Locks<'a> {
@@ -334,9 +334,9 @@ impl<'a> Locks<'a> {
         Locks { keeper, paths, kept, shared, user, first_uses: HashMap::new() }
     }
 
-    /// The first use of the hold with this node, if this is a later one.
-    fn first_use(&mut self, node: String, hold: HoldId) -> Option<HoldId> {
-        let first = *self.first_uses.entry(node).or_insert(hold);
+    /// The first use of the hold with this node and this token, if this is a later one.
+    fn first_use(&mut self, known: (String, Option<FencingToken>), hold: HoldId) -> Option<HoldId> {
+        let first = *self.first_uses.entry(known).or_insert(hold);
         (first != hold).then_some(first)
     }
 
