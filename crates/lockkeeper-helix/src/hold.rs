@@ -357,8 +357,7 @@ impl LeaseTask {
     }
 
     fn preempted(&mut self, look: &Look, preempting: Preempting) {
-        let cleaned_ms = preempting.cleaned_ms();
-        let Preempting { by, priority, since_ms, cleanup_ms, wanted_ms, lease_over } = preempting;
+        let Preempting { by, priority, since_ms, cleanup_ms, cleaned_ms, wanted_ms, lease_over } = preempting;
         let (lease_left, now) = (self.lease_left(), self.session_ref.session.now());
         let left = |ms| match lease_over {
             // The notice is what is left of the hold.

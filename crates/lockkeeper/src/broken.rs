@@ -46,7 +46,8 @@ pub struct Broken {
 
 impl Broken {
     /// Returns whether this break ended the hold or wait with this node, given by its full path, and this token if it
-    /// has one. Of a leased lock, it is `false` if the token of the broken hold was unknown: all its holds have one node. A holder whose node was removed finds out this way which client did it.
+    /// has one. A holder whose node was removed finds out this way which client did it. All holds of a leased lock have one
+    /// node, so a break of such a lock without a token is not said to have ended any of them.
     pub fn removed(&self, node: &str, token: Option<FencingToken>) -> bool {
         if node_path(&self.path, &self.node) != node {
             return false;
@@ -69,10 +70,10 @@ impl Broken {
 mod tests {
     use super::*;
 
-    fn broken(node: &str, held: bool, token: Option<FencingToken>) -> Broken {
+    fn broken(held: bool, token: Option<FencingToken>) -> Broken {
         Broken {
             path: "/locks/a".to_owned(),
-            node: node.to_owned(),
+            node: String::new(),
             held,
             owner: None,
             described: String::new(),
@@ -92,8 +93,8 @@ mod tests {
     fn a_break_of_a_leased_lock_ended_no_hold_with_another_token_or_one_that_may_be_another() {
         let token = |number| Some(FencingToken::try_from(number).unwrap());
         let ended = |broken: Broken| broken.removed("/locks/a", token(7));
-        assert_eq!((ended(broken("", true, token(7))), ended(broken("", true, token(6)))), (true, false));
-        assert_eq!((ended(broken("", true, None)), ended(broken("", false, None))), (false, false));
+        assert_eq!((ended(broken(true, token(7))), ended(broken(true, token(6)))), (true, false));
+        assert_eq!((ended(broken(true, None)), ended(broken(false, None))), (false, false));
     }
 }
 

@@ -106,8 +106,6 @@ impl Observer {
             }
         }
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH)?.saturating_sub(now());
-        // Each grant takes the first one that fits.
-        granted.sort_by_key(|fact| fact.at_ms);
         Ok(Seen { all, granted, undecided, gaps, memory, epoch })
     }
 }
@@ -144,8 +142,8 @@ impl Seen {
                     .filter_map(|(_, word)| if let Word::Did(event) = word { Some(event) } else { None })
             };
             // A later use of a hold is no grant of the lock.
-            let later = |it: &Event| if let What::Joins { hold, .. } = it.what { Some(hold) } else { None };
-            let later: HashSet<_> = events().filter_map(later).collect();
+            let joins = |it: &Event| if let What::Joins { hold, .. } = it.what { Some(hold) } else { None };
+            let later: HashSet<_> = events().filter_map(joins).collect();
             for event in events() {
                 let What::Asked { outcome: Outcome::Granted(grant), .. } = &event.what else { continue };
                 if later.contains(&grant.hold) {

@@ -68,17 +68,12 @@ pub struct Preempting {
     pub since_ms: i64,
     /// How long the owner may clean up.
     pub cleanup_ms: i64,
+    /// When the time for that ends, by the server's clock.
+    pub cleaned_ms: i64,
     /// When the requestor's wait ends: then it takes the lock by force, or gives up.
     pub wanted_ms: i64,
     /// The lease is over, so the owner has only its notice.
     pub lease_over: bool,
-}
-
-impl Preempting {
-    /// When the time for the cleanup ends, by the server's clock.
-    pub fn cleaned_ms(&self) -> i64 {
-        self.since_ms.saturating_add(self.cleanup_ms)
-    }
 }
 
 impl OwnedHold {
@@ -137,16 +132,17 @@ impl OwnedHold {
             Some(request) if self.told != Some(request.since_ms) => {
                 self.told = Some(request.since_ms);
                 self.lease_over = now.latest_ms >= self.until_ms;
-                let mut preempting = Preempting {
+                let cleanup_ms = owner.cleanup_ms.max(0);
+                let cleaned_ms = request.since_ms.saturating_add(cleanup_ms);
+                news.push(News::Preempted(Preempting {
                     by: request.id.clone(),
                     priority: request.priority,
                     since_ms: request.since_ms,
-                    cleanup_ms: owner.cleanup_ms.max(0),
-                    wanted_ms: 0,
+                    cleanup_ms,
+                    cleaned_ms,
+                    wanted_ms: request.until_ms.unwrap_or(cleaned_ms),
                     lease_over: self.lease_over,
-                };
-                preempting.wanted_ms = request.until_ms.unwrap_or(preempting.cleaned_ms());
-                news.push(News::Preempted(preempting));
+                }));
             }
             None if self.told.take().is_some() => news.push(News::NotPreempted(self.asked.clone())),
             _ => {}
@@ -177,17 +173,18 @@ impl OwnedHold {
         // The same lease with another owner: another user of this id has handed it over. A preemption may end in the
         // same millisecond, but not with the same priority.
         let same = |owner: &Held| (owner.until_ms, owner.priority) == (self.until_ms, self.priority);
-        let higher = record.owner.as_ref().filter(|owner| owner.priority > self.priority);
         let (loss, by) = match &record.owner {
             Some(owner) if same(owner) => (Loss::Transferred, None),
             // The preemption may have been so fast that only its result was seen.
-            Some(_) if higher.is_some() => (Loss::Preempted, higher.filter(|_| self.told.is_none())),
+            Some(owner) if owner.priority > self.priority => {
+                (Loss::Preempted, self.told.is_none().then(|| (owner.id.clone(), owner.priority)))
+            }
             // The owner that took it by force has already released it. If the request is still there, it was not
             // served: an operator broke the lock.
             _ if self.wanted && record.request.is_none() => (Loss::Preempted, None),
             Some(_) if lease_over => (Loss::LeaseEnded, None),
             _ => (Loss::Removed, None),
         };
-        Shown::Over { loss, by: by.map(|owner| (owner.id.clone(), owner.priority)) }
+        Shown::Over { loss, by }
     }
 }

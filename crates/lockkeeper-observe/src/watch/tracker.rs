@@ -369,8 +369,10 @@ impl Tracker {
         let Some(found) = self.locks.get_mut(lock) else { return };
         let Some(entry) = found.entries.get_mut(name).filter(|entry| entry.id == id) else { return };
         let is_first = entry.read != ReadState::Again && !entry.is_announced;
-        if let Some(node) = node.filter(|node| is_first && OwnNode::of(node).leased.is_some()) {
-            return self.is_leased(lock, name, node, at);
+        // A contender has a session.
+        let may_be_lock = |node: &&Node| is_first && node.owner.is_none();
+        if let Some(node) = node.filter(may_be_lock).filter(|node| OwnNode::of(node).leased.is_some()) {
+            return self.become_leased(lock, name, node, at);
         }
         let again = entry.read == ReadState::Again;
         entry.read = if again { ReadState::Asked } else { ReadState::Done };
@@ -394,8 +396,8 @@ impl Tracker {
         self.judge_later(lock, at);
     }
 
-    /// A node that is named like a contender is a leased lock, whose record says who holds it.
-    fn is_leased(&mut self, lock: &Arc<str>, name: &str, node: &Node, at: Moment) {
+    /// A node that is named like a contender, and is not announced yet, is a leased lock: its record says who holds it.
+    fn become_leased(&mut self, lock: &Arc<str>, name: &str, node: &Node, at: Moment) {
         if let Some(found) = self.locks.get_mut(lock)
             && let Some(entry) = found.entries.remove(name)
         {
