@@ -22,6 +22,10 @@ const HOLDS: usize = 10;
 /// A hold lasts until the locks were looked at so often.
 const LOOKS: u64 = 2;
 
+/// How much too early a record may say that its holder was granted the lock: by the time that the servers' answer to the create of its
+/// node took.
+const EARLY: Duration = Duration::from_millis(200);
+
 /// A moment between two others.
 #[derive(Clone, Copy, Debug)]
 struct Between(SystemTime, SystemTime);
@@ -187,8 +191,7 @@ fn falsehood(claim: &Claim, truths: &[Truth]) -> Option<String> {
     if earliest > truth.granted.1 {
         return Some(format!("it was granted the lock before: {:?}", truth.granted));
     }
-    // Times are cut to milliseconds.
-    let latest = latest.filter(|latest| *latest + Duration::from_millis(1) < truth.granted.0);
+    let latest = latest.filter(|latest| *latest + EARLY < truth.granted.0);
     latest.map(|_| format!("it was granted the lock later: {:?}", truth.granted))
 }
 
@@ -215,9 +218,11 @@ fn the_judge_finds_false_sentences() {
     assert!(
         said("b", 60_100, 1_000, None)
             && said("b", 60_100, 59_000, Some(60_050))
+            && said("b", 60_100, 59_850, Some(59_850))
             && said("b", 60_100, 60_002, Some(60_002))
     );
     assert!(!said("b", 60_100, 1_000, Some(1_000)), "it queued since then");
+    assert!(!said("b", 60_100, 59_750, Some(59_750)), "its request was under way for less");
     assert!(!said("b", 60_100, 60_100, None), "it was granted the lock before");
     assert!(!said("a", 60_100, 0, None), "it holds the lock no more");
     assert!(!said("c", 60_100, 0, None), "it never held it");
