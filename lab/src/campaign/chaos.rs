@@ -24,7 +24,7 @@ use super::contender::{Place, number};
 use super::judge::{Attempt, Status, judge};
 use super::observed;
 use super::observer::Observer;
-use super::plan::{self, Job, Kind, Library, Moment, Trouble, Whom, between, name};
+use super::plan::{self, Job, JobKind, Library, Moment, Trouble, Whom, between, name};
 use super::runner::{OVER, POLL, Runner};
 use crate::site::Site;
 use crate::testbed::{LONG_TICK, MACHINES, SESSION_TIMEOUT, TICK, Testbed};
@@ -193,7 +193,7 @@ fn contender(seed: u64, number: usize, machine: usize, testbed: &Testbed) -> Res
     };
     let trouble = trouble.map(|trouble| (Moment::Holding(life.mul_f64(rng.f64())), trouble));
     let library = Library { host: testbed.place(machine)?, servers: testbed.servers(machine), seed: rng.u64(..) };
-    let job = Job::new(LOCKS.collect(), Kind::Plain, life, SESSION_TIMEOUT);
+    let job = Job::new(LOCKS.collect(), JobKind::Plain, life, SESSION_TIMEOUT);
     Ok(Job { number, trouble, library: Some(library), ..job })
 }
 

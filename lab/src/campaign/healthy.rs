@@ -16,7 +16,7 @@ use lockkeeper::Lockkeeper;
 use lockkeeper_testkit::apache::{Apache, Distribution, Mode, Options as Servers};
 
 use super::judge::{Attempt, PROMISES, judge};
-use super::plan::{Job, Kind, LOCKS, PERMITS};
+use super::plan::{Job, JobKind, LOCKS, PERMITS};
 use super::runner::{POLL, Runner};
 use super::{EXPIRY, history, joined, observed};
 use crate::site::{Site, Which};
@@ -39,13 +39,13 @@ pub struct Options {
 }
 
 /// The kinds of lock: a name, the first job's kind, the other jobs' kind.
-const KINDS: [(&str, Kind, Kind); 6] = [
-    ("mutex", Kind::Plain, Kind::Plain),
-    ("writers", Kind::Exclusive, Kind::Exclusive),
-    ("readers behind a writer", Kind::Exclusive, Kind::Shared),
-    ("permits, three at once", Kind::Permits(PERMITS), Kind::Permits(1)),
-    ("foreground", Kind::Foreground, Kind::Foreground),
-    ("background", Kind::Background, Kind::Background),
+const KINDS: [(&str, JobKind, JobKind); 6] = [
+    ("mutex", JobKind::Plain, JobKind::Plain),
+    ("writers", JobKind::Exclusive, JobKind::Exclusive),
+    ("readers behind a writer", JobKind::Exclusive, JobKind::Shared),
+    ("permits, three at once", JobKind::Permits(PERMITS), JobKind::Permits(1)),
+    ("foreground", JobKind::Foreground, JobKind::Foreground),
+    ("background", JobKind::Background, JobKind::Background),
 ];
 
 /// How long the first job holds the lock, in hundredths of the session timeout.

@@ -14,7 +14,7 @@ use lockkeeper_testkit::history::{
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::plan::{Job, Kind, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
+use super::plan::{Job, JobKind, OnTerm, PERMITS, Stderr, Trouble, Wait, Whom};
 
 /// How long a command may continue, beyond its grace period, after its lock was taken away: it learns of that late.
 const HEARD: Duration = Duration::from_secs(2);
@@ -150,7 +150,9 @@ impl Attempt {
     /// Returns from when `other` may take its leased lock by force, or without waiting for a cleanup.
     fn outranked_by(&self, other: &Attempt) -> Option<Duration> {
         match (self.job.kind, other.job.kind) {
-            (Kind::Lease { priority: own, cleanup, .. }, Kind::Lease { priority, forceful, .. }) if priority > own => {
+            (JobKind::Lease { priority: own, cleanup, .. }, JobKind::Lease { priority, forceful, .. })
+                if priority > own =>
+            {
                 let before = other.begun().zip(self.begun()).is_some_and(|(other, own)| other + HEARD < own);
                 ((forceful || cleanup.is_zero()) && !before).then_some(cleanup + HEARD)
             }
@@ -368,8 +370,8 @@ impl Storm {
     }
 
     fn outranked(&self, attempt: &Attempt) -> bool {
-        let Kind::Lease { priority: own, .. } = attempt.job.kind else { return false };
-        let higher = |kind| matches!(kind, Kind::Lease { priority, .. } if priority > own);
+        let JobKind::Lease { priority: own, .. } = attempt.job.kind else { return false };
+        let higher = |kind| matches!(kind, JobKind::Lease { priority, .. } if priority > own);
         self.attempts.iter().any(|other| {
             other.job.locks == attempt.job.locks
                 && higher(other.job.kind)
@@ -390,7 +392,7 @@ impl Storm {
 
     /// Whether its lease may have ended before its work.
     fn outlasts_its_lease(attempt: &Attempt) -> bool {
-        let Kind::Lease { lease, .. } = attempt.job.kind else { return false };
+        let JobKind::Lease { lease, .. } = attempt.job.kind else { return false };
         attempt
             .begun()
             .is_some_and(|begun| attempt.end().saturating_sub(begun) + Duration::from_millis(500) > lease * 3 / 4)

@@ -40,7 +40,7 @@ pub(super) enum Family {
 
 /// How a job holds its locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum JobKind {
     Plain,
     Exclusive,
     Shared,
@@ -51,11 +51,11 @@ pub(super) enum Kind {
     Lease { lease: Duration, priority: i32, cleanup: Duration, forceful: bool, waiting: Option<Duration> },
 }
 
-impl Kind {
+impl JobKind {
     pub(super) fn share(self) -> Share {
         match self {
-            Kind::Shared => Share::Reads,
-            Kind::Permits(take) => Share::Permits(take),
+            JobKind::Shared => Share::Reads,
+            JobKind::Permits(take) => Share::Permits(take),
             _ => Share::Alone,
         }
     }
@@ -63,29 +63,29 @@ impl Kind {
     /// Returns the class; the smaller one is served first.
     pub(super) fn class(self) -> char {
         match self {
-            Kind::Background => 'B',
-            Kind::Class(class) => class,
+            JobKind::Background => 'B',
+            JobKind::Class(class) => class,
             _ => 'A',
         }
     }
 
     pub(super) fn is_lease(self) -> bool {
-        matches!(self, Kind::Lease { .. })
+        matches!(self, JobKind::Lease { .. })
     }
 
     fn options(self) -> Vec<String> {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         match self {
-            Kind::Plain => vec![],
-            Kind::Exclusive => vec!["--exclusive".to_owned()],
-            Kind::Shared => vec!["--shared".into()],
-            Kind::Permits(take) => {
+            JobKind::Plain => vec![],
+            JobKind::Exclusive => vec!["--exclusive".to_owned()],
+            JobKind::Shared => vec!["--shared".into()],
+            JobKind::Permits(take) => {
                 vec!["--permits".into(), PERMITS.to_string(), "--take".into(), take.to_string()]
             }
-            Kind::Foreground => vec!["--foreground".into()],
-            Kind::Background => vec!["--background".into()],
-            Kind::Class(class) => vec!["--class".into(), class.to_string()],
-            Kind::Lease { lease, priority, cleanup, forceful, waiting } => {
+            JobKind::Foreground => vec!["--foreground".into()],
+            JobKind::Background => vec!["--background".into()],
+            JobKind::Class(class) => vec!["--class".into(), class.to_string()],
+            JobKind::Lease { lease, priority, cleanup, forceful, waiting } => {
                 let mut words = vec!["--lease".into(), millis(lease), "--priority".into(), priority.to_string()];
                 words.extend(["--cleanup".into(), millis(cleanup)]);
                 words.extend(forceful.then(|| "--forceful".into()));
@@ -240,7 +240,7 @@ pub(super) struct Job {
     pub at: Duration,
     /// Its locks, in order: positions in [`LOCKS`], or numbers of other queues.
     pub locks: Vec<usize>,
-    pub kind: Kind,
+    pub kind: JobKind,
     pub wait: Wait,
     /// How long its command works, or a process with the library lives.
     pub work: Duration,
@@ -265,7 +265,7 @@ pub(super) fn name(lock: usize) -> String {
 
 impl Job {
     /// Returns a job that waits as long as it must, works for this long, and has no fault.
-    pub(super) fn new(locks: Vec<usize>, kind: Kind, work: Duration, session_timeout: Duration) -> Job {
+    pub(super) fn new(locks: Vec<usize>, kind: JobKind, work: Duration, session_timeout: Duration) -> Job {
         Job {
             number: 0,
             at: Duration::ZERO,
@@ -311,7 +311,7 @@ impl Job {
     /// Returns how long its command may take to end when the lock is lost.
     pub(super) fn grace(&self) -> Duration {
         match self.kind {
-            Kind::Lease { lease, .. } => lease / 4,
+            JobKind::Lease { lease, .. } => lease / 4,
             _ => self.session_timeout / 4,
         }
     }
@@ -378,11 +378,13 @@ fn one<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 
 fn job(rng: &mut Rng, at: Duration, locks: Vec<usize>, calm: bool) -> Job {
     let kind = match LOCKS[locks[0]].1 {
-        Family::Queue { shared } if rng.u32(..100) < shared => Kind::Shared,
-        Family::Queue { .. } => one(rng, &[Kind::Plain, Kind::Exclusive]),
-        Family::Permits => Kind::Permits(rng.u32(1..=PERMITS)),
-        Family::Classes => one(rng, &[Kind::Foreground, Kind::Background, Kind::Class('A'), Kind::Class('C')]),
-        Family::Leases => Kind::Lease {
+        Family::Queue { shared } if rng.u32(..100) < shared => JobKind::Shared,
+        Family::Queue { .. } => one(rng, &[JobKind::Plain, JobKind::Exclusive]),
+        Family::Permits => JobKind::Permits(rng.u32(1..=PERMITS)),
+        Family::Classes => {
+            one(rng, &[JobKind::Foreground, JobKind::Background, JobKind::Class('A'), JobKind::Class('C')])
+        }
+        Family::Leases => JobKind::Lease {
             lease: between(rng, 2_000, 6_000),
             priority: rng.i32(0..4),
             cleanup: Duration::from_millis(one(rng, &[0, 300, 1_000])),

@@ -35,7 +35,7 @@ use crate::queue::requeue::{Requeue, Requeued};
 
 /// A kind of lock on a path: the rule of its queue, and how this client takes part in it.
 #[derive(Clone, Debug)]
-pub(crate) struct Kind {
+pub(crate) struct LockKind {
     pub(crate) path: LockPath,
     pub(crate) node_format: NodeFormat,
     pub(crate) discipline: Discipline,
@@ -50,10 +50,10 @@ pub(crate) struct Kind {
     pub(crate) persistent: bool,
 }
 
-impl Kind {
+impl LockKind {
     pub(crate) fn exclusive(path: LockPath) -> Self {
         let (node_format, discipline, mode) = (NodeFormat::Curator, Discipline::SharedExclusive, Mode::Exclusive);
-        Kind {
+        LockKind {
             path,
             node_format,
             discipline,
@@ -150,7 +150,7 @@ pub struct Acquire<G = Guard> {
 /// One call to acquire a lock, whatever guard it returns.
 #[derive(Debug)]
 struct Call {
-    kind: Result<Kind, AcquireError>,
+    kind: Result<LockKind, AcquireError>,
     terms: CallOptions,
 }
 
@@ -188,7 +188,7 @@ impl<G> Acquire<G> {
     /// A request for `kind`. Awaiting the request reports an invalid `kind`.
     pub(crate) fn new(
         keeper: Lockkeeper,
-        kind: Result<Kind, AcquireError>,
+        kind: Result<LockKind, AcquireError>,
         once: bool,
         guard: fn(Holding) -> G,
     ) -> Self {
@@ -583,7 +583,7 @@ impl Call {
 
 impl CallOptions {
     /// Checks everything that can be checked before anything is sent.
-    fn check(&self, kind: &Kind) -> Result<(), AcquireError> {
+    fn check(&self, kind: &LockKind) -> Result<(), AcquireError> {
         self.keeper.sessions().check_process()?;
         if self.requeue.callback.is_some() {
             callbacks::prepare();
@@ -630,7 +630,7 @@ impl CallOptions {
     }
 
     /// Gets a use of a hold that has several.
-    fn share(mut self, uses: &Arc<KeptHold>, kind: Kind, started: Instant, caller: AcquireReply) {
+    fn share(mut self, uses: &Arc<KeptHold>, kind: LockKind, started: Instant, caller: AcquireReply) {
         self.holds.clear();
         self.traceparent = None;
         let (path, once, deadline) = (kind.path.to_string(), self.once, self.deadline(started));
@@ -650,7 +650,7 @@ impl CallOptions {
         uses.acquire(limits, node_format, caller, begin);
     }
 
-    fn begin(self, kind: Kind, started: Instant, caller: AcquireReply) {
+    fn begin(self, kind: LockKind, started: Instant, caller: AcquireReply) {
         let keeper = self.keeper.clone();
         match keeper.sessions().ready_session() {
             Some(ready) => self.contend(ready, kind, started, caller),
@@ -659,7 +659,7 @@ impl CallOptions {
     }
 
     /// Opens a session, then hands the attempt to it.
-    async fn open_and_contend(self, kind: Kind, started: Instant, mut caller: AcquireReply) {
+    async fn open_and_contend(self, kind: LockKind, started: Instant, mut caller: AcquireReply) {
         let path = kind.path.to_string();
         let session = tokio::select! {
             biased;
@@ -698,7 +698,7 @@ impl CallOptions {
     }
 
     /// Makes another attempt, because the session of this one has expired. `placed` says whether it had a position.
-    pub(super) fn rejoin(mut self, kind: Kind, started: Instant, caller: AcquireReply, placed: bool) {
+    pub(super) fn rejoin(mut self, kind: LockKind, started: Instant, caller: AcquireReply, placed: bool) {
         if caller.is_closed() {
             return;
         }
@@ -720,7 +720,7 @@ impl CallOptions {
     fn contend(
         self,
         (session, ensemble): (Arc<Session>, Arc<dyn Ensemble>),
-        kind: Kind,
+        kind: LockKind,
         started: Instant,
         caller: AcquireReply,
     ) {

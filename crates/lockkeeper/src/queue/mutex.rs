@@ -7,7 +7,7 @@ use lockkeeper_core::{LockPath, NodeFormat, PathError};
 use crate::error::{AcquireError, ReleaseError};
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
-use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::acquire::{Acquire, LockKind};
 use crate::queue::kept::KeptHold;
 
 /// An exclusive lock: one holder at a time, first come, first served.
@@ -172,8 +172,8 @@ impl Mutex {
         }
     }
 
-    fn kind(&self) -> Result<Kind, AcquireError> {
+    fn kind(&self) -> Result<LockKind, AcquireError> {
         let (node_format, looks_beside) = (self.node_format, self.looks_beside);
-        Ok(Kind { node_format, looks_beside, ..Kind::exclusive(self.path.clone()?) })
+        Ok(LockKind { node_format, looks_beside, ..LockKind::exclusive(self.path.clone()?) })
     }
 }

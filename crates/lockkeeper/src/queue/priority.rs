@@ -7,7 +7,7 @@ use lockkeeper_core::{Class, Discipline, LockPath, Mode, NodeFormat, PathError};
 use crate::error::AcquireError;
 use crate::hold::guard::Guard;
 use crate::keeper::Lockkeeper;
-use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::acquire::{Acquire, LockKind};
 
 /// An exclusive lock with classes of waiters. The foreground is granted the lock before the background; within a class,
 /// first come, first served.
@@ -110,8 +110,8 @@ impl PriorityLock {
         Acquire::new(self.keeper.clone(), self.kind(), true, Guard::of)
     }
 
-    fn kind(&self) -> Result<Kind, AcquireError> {
-        Ok(Kind {
+    fn kind(&self) -> Result<LockKind, AcquireError> {
+        Ok(LockKind {
             path: self.path.clone()?,
             node_format: NodeFormat::Contentserv,
             discipline: Discipline::Classes,

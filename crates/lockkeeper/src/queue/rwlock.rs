@@ -8,7 +8,7 @@ use crate::error::AcquireError;
 use crate::hold::guard::{Guard, UpgradeableGuard, WriteGuard};
 use crate::hold::holding::Holding;
 use crate::keeper::Lockkeeper;
-use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::acquire::{Acquire, LockKind};
 use crate::queue::kept::KeptHold;
 
 /// A lock that several readers can hold together, or one writer alone; first come, first served.
@@ -86,7 +86,8 @@ impl RwLock {
     fn access<G>(&self, mode: Mode, upgradeable: bool, guard: fn(Holding) -> G) -> Access<G> {
         let (keeper, path, node_format) = (self.keeper.clone(), self.path.clone(), self.node_format);
         let discipline = Discipline::SharedExclusive;
-        let kind = path.map(|path| Kind { node_format, discipline, mode, upgradeable, ..Kind::exclusive(path) });
+        let kind =
+            path.map(|path| LockKind { node_format, discipline, mode, upgradeable, ..LockKind::exclusive(path) });
         Access { keeper, kind, guard, shared: None }
     }
 }
@@ -96,7 +97,7 @@ impl RwLock {
 #[must_use = "a lock does nothing until it is acquired"]
 pub struct Access<G> {
     keeper: Lockkeeper,
-    kind: Result<Kind, PathError>,
+    kind: Result<LockKind, PathError>,
     guard: fn(Holding) -> G,
     /// The hold that readers of this process share, if they do.
     shared: Option<Arc<KeptHold>>,

@@ -5,7 +5,7 @@ use lockkeeper_core::{Discipline, LockPath, Mode, PathError};
 use crate::error::{AcquireError, Misuse};
 use crate::hold::guard::Permit;
 use crate::keeper::Lockkeeper;
-use crate::queue::acquire::{Acquire, Kind};
+use crate::queue::acquire::{Acquire, LockKind};
 
 /// A number of permits. Each contender takes some of them: all that it requests, or it waits. First come, first served.
 ///
@@ -74,7 +74,7 @@ impl Semaphore {
         Acquire::new(self.keeper.clone(), self.kind(take), true, Permit::of)
     }
 
-    fn kind(&self, take: u32) -> Result<Kind, AcquireError> {
+    fn kind(&self, take: u32) -> Result<LockKind, AcquireError> {
         let (path, permits) = (self.path.clone()?, self.permits);
         let cannot = match take {
             _ if permits == 0 => Some(format!("{path} cannot have 0 permits: a semaphore needs at least 1 permit")),
@@ -88,6 +88,6 @@ impl Semaphore {
             return Err(Misuse::new("permits", problem).into());
         }
         let (discipline, mode) = (Discipline::Permits { permits }, Mode::Permits(take));
-        Ok(Kind { discipline, mode, ..Kind::exclusive(path) })
+        Ok(LockKind { discipline, mode, ..LockKind::exclusive(path) })
     }
 }

@@ -8,7 +8,7 @@ fn s(seconds: f64) -> Duration {
 
 /// Returns a job that works from `begin` until `end` under the first lock, with this token.
 fn worked(number: usize, begin: f64, end: f64, token: i64) -> Attempt {
-    let job = Job { number, status: 3, ..Job::new(vec![0], Kind::Plain, s(end - begin), s(4.0)) };
+    let job = Job { number, status: 3, ..Job::new(vec![0], JobKind::Plain, s(end - begin), s(4.0)) };
     Attempt {
         job,
         pid: 100,
@@ -52,10 +52,10 @@ fn what_holds_together_and_which_tokens_it_has_is_judged() {
         });
         attempts.collect::<Vec<_>>()
     };
-    assert_eq!(found(beside(Kind::Plain, 0, 1)[..2].to_vec()), [Claim::Exclusion, Claim::OldAfterNew]);
-    assert_eq!(found(beside(Kind::Shared, 1, 1)), []);
-    assert_eq!(found(beside(Kind::Permits(1), 3, 0)[..3].to_vec()), []);
-    assert_eq!(found(beside(Kind::Permits(1), 3, 0)), [Claim::Exclusion]);
+    assert_eq!(found(beside(JobKind::Plain, 0, 1)[..2].to_vec()), [Claim::Exclusion, Claim::OldAfterNew]);
+    assert_eq!(found(beside(JobKind::Shared, 1, 1)), []);
+    assert_eq!(found(beside(JobKind::Permits(1), 3, 0)[..3].to_vec()), []);
+    assert_eq!(found(beside(JobKind::Permits(1), 3, 0)), [Claim::Exclusion]);
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_lease_taken_by_force_may_look_removed_only_if_its_taker_is_done() {
     let leased = |number: usize, begin, end, priority| {
         let mut attempt = worked(number, begin, end, number as i64 + 5);
         let lease = s(60.0);
-        attempt.job.kind = Kind::Lease { priority, lease, cleanup: Duration::ZERO, forceful: true, waiting: None };
+        attempt.job.kind = JobKind::Lease { priority, lease, cleanup: Duration::ZERO, forceful: true, waiting: None };
         attempt
     };
     let ends = |code, other: Attempt| {

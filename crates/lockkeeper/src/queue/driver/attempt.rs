@@ -10,11 +10,11 @@ use tokio::time::Instant;
 
 use super::operations::Finished;
 use crate::hold::HoldRequest;
-use crate::queue::acquire::{CallOptions, Kind};
+use crate::queue::acquire::{CallOptions, LockKind};
 
 /// One attempt of a call.
 pub(crate) struct Attempt {
-    pub(crate) kind: Kind,
+    pub(crate) kind: LockKind,
     /// The options of the call.
     pub(crate) terms: CallOptions,
     /// Taken while the session was usable. If the session is over by now, the first operation reports how it ended.
