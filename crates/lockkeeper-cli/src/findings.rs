@@ -11,7 +11,7 @@ use lockkeeper_history::{Flapping, Habits};
 use lockkeeper_jobs::JobStatus;
 use lockkeeper_observe::deadlock::{Certainty, Deadlock};
 use lockkeeper_observe::servers::{Limits, ServerMode, ServerReport, ServerState};
-use lockkeeper_observe::table::{Row, State};
+use lockkeeper_observe::table::{LockRow, RowState};
 use lockkeeper_session::text::spell;
 use serde::Serialize;
 
@@ -189,7 +189,7 @@ pub(crate) fn all(facts: &Facts, late: Option<Duration>) -> Vec<Finding> {
         found.extend(about(lock, facts.now));
         found.extend(unconnected(lock, &facts.unconnected));
         let habits = facts.habits.get(&lock.path);
-        found.extend(long(&Row::of(lock, facts.now, recorded(habits), &[])));
+        found.extend(long(&LockRow::of(lock, facts.now, recorded(habits), &[])));
         let flapping = habits.and_then(|habits| habits.flapping.as_ref());
         found.extend(flapping.map(|it| flaps(&lock.path, it)));
     }
@@ -367,8 +367,8 @@ fn deadlock(deadlock: &Deadlock, root: &str) -> Option<Finding> {
 }
 
 /// A hold that takes much longer than usual.
-fn long(row: &Row<'_>) -> Option<Finding> {
-    let is_long = row.states.iter().any(|state| matches!(state, State::Long { .. }));
+fn long(row: &LockRow<'_>) -> Option<Finding> {
+    let is_long = row.states.iter().any(|state| matches!(state, RowState::Long { .. }));
     let (held, usual) = row.held.zip(row.usual).filter(|_| is_long)?;
     let least = if held.known().is_none() { "at least " } else { "" };
     let time = whole(held.at_least);

@@ -10,7 +10,7 @@ use lockkeeper::admin::LockInfo;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::{Deadlock, Search};
-use lockkeeper_observe::table::Row;
+use lockkeeper_observe::table::LockRow;
 use lockkeeper_observe::watch::{Notice, Observation, ObserveError, Observer, Options, View};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -103,10 +103,10 @@ impl Snapshot {
     }
 
     /// Returns the row of each lock, which says nothing about it before [`judge`](crate::table::judge).
-    pub(crate) fn rows(&self) -> Vec<Row<'_>> {
+    pub(crate) fn rows(&self) -> Vec<LockRow<'_>> {
         let now = self.now();
         let all = self.locks.iter().map(AsRef::as_ref);
-        all.map(|Shown { lock, habits }| Row::measured(lock, now, recorded(habits.as_ref()))).collect()
+        all.map(|Shown { lock, habits }| LockRow::measured(lock, now, recorded(habits.as_ref()))).collect()
     }
 }
 

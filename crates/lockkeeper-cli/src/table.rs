@@ -8,7 +8,7 @@ use lockkeeper_history::Habits;
 use lockkeeper_observe::deadlock::Certainty;
 #[cfg(feature = "top")]
 use lockkeeper_observe::deadlock::Deadlock;
-use lockkeeper_observe::table::{Recorded, Row, State};
+use lockkeeper_observe::table::{LockRow, Recorded, RowState};
 use lockkeeper_session::text::excerpt;
 use unicode_width::UnicodeWidthStr;
 
@@ -37,7 +37,7 @@ pub(crate) fn recorded(habits: Option<&Habits>) -> Recorded {
 
 /// Adds what is to be said about the locks of these rows, which are on the screen.
 #[cfg(feature = "top")]
-pub(crate) fn judge(rows: &mut [Row<'_>], shown: std::ops::Range<usize>, deadlocks: &[Deadlock]) {
+pub(crate) fn judge(rows: &mut [LockRow<'_>], shown: std::ops::Range<usize>, deadlocks: &[Deadlock]) {
     let end = shown.end.min(rows.len());
     for row in &mut rows[shown.start.min(end)..end] {
         *row = row.clone().judged(deadlocks);
@@ -45,7 +45,7 @@ pub(crate) fn judge(rows: &mut [Row<'_>], shown: std::ops::Range<usize>, deadloc
 }
 
 /// Returns the table. On a terminal, each line fits into its width, and the state has a colour.
-pub(crate) fn table(rows: &[Row<'_>], size: Option<Size>) -> String {
+pub(crate) fn table(rows: &[LockRow<'_>], size: Option<Size>) -> String {
     let [head, lines @ ..] = &lines(rows, size.map(|size| size.columns))[..] else { return String::new() };
     let line = |before: &str, state: String| format!("{before}{state}").trim_end().to_owned() + "\n";
     let lines = lines.iter().zip(rows).map(|([before, state], row)| line(before, severity(row).paint(state)));
@@ -54,7 +54,7 @@ pub(crate) fn table(rows: &[Row<'_>], size: Option<Size>) -> String {
 
 /// Returns the lines of the table, the first one with the heads: each the text before its state, and the state. With a number of columns,
 /// each line fits into them.
-pub(crate) fn lines(rows: &[Row<'_>], columns: Option<usize>) -> Vec<[String; 2]> {
+pub(crate) fn lines(rows: &[LockRow<'_>], columns: Option<usize>) -> Vec<[String; 2]> {
     let cells: Vec<_> = rows.iter().map(cells).collect();
     let heads = HEADS.map(str::to_owned);
     let all = || [&heads].into_iter().chain(&cells);
@@ -85,7 +85,7 @@ fn line(cells: &[String; 8], widths: &[usize; 8]) -> [String; 2] {
     [line, cut(&cells[7], widths[7])]
 }
 
-fn cells(row: &Row<'_>) -> [String; 8] {
+fn cells(row: &LockRow<'_>) -> [String; 8] {
     let lock = row.lock;
     let known = |time: Option<Duration>, is_known: bool| match time {
         Some(time) => short(time),
@@ -119,16 +119,18 @@ fn holder(lock: &LockInfo) -> String {
 }
 
 /// How serious the state of a lock is.
-pub(crate) fn severity(row: &Row<'_>) -> Severity {
+pub(crate) fn severity(row: &LockRow<'_>) -> Severity {
     match row.states.first() {
-        Some(State::Deadlock { certainty: Certainty::Certain, .. } | State::Blocked | State::Gone) => Severity::Serious,
-        None | Some(State::Leased | State::Deadlock { certainty: Certainty::Possible, .. }) => Severity::None,
+        Some(RowState::Deadlock { certainty: Certainty::Certain, .. } | RowState::Blocked | RowState::Gone) => {
+            Severity::Serious
+        }
+        None | Some(RowState::Leased | RowState::Deadlock { certainty: Certainty::Possible, .. }) => Severity::None,
         Some(_) => Severity::Notice,
     }
 }
 
 /// What is to be said about a lock, the most serious first, and then the words of its holder.
-fn state(row: &Row<'_>) -> String {
+fn state(row: &LockRow<'_>) -> String {
     let lock = row.lock;
     let mut texts: Vec<_> = row.states.iter().map(|state| told(state, lock)).collect();
     let first = lock.holders.first();
@@ -139,28 +141,28 @@ fn state(row: &Row<'_>) -> String {
     plain(&texts.join(", "))
 }
 
-fn told(state: &State, lock: &LockInfo) -> String {
+fn told(state: &RowState, lock: &LockInfo) -> String {
     let request = |refused: bool| {
         let requests = lock.holders.iter().filter_map(|holder| holder.revocation.as_ref());
         let request = requests.into_iter().find(|request| request.refused.is_some() == refused);
         request.map_or_else(String::new, |request| revocation(&brief(request)))
     };
     match state {
-        State::Deadlock { certainty: Certainty::Certain, number } => format!("deadlock #{number}"),
-        State::Deadlock { certainty: Certainty::Likely, number } => format!("likely deadlock #{number}"),
-        State::Deadlock { certainty: Certainty::Possible, number } => format!("possible deadlock #{number}"),
-        State::Blocked => {
+        RowState::Deadlock { certainty: Certainty::Certain, number } => format!("deadlock #{number}"),
+        RowState::Deadlock { certainty: Certainty::Likely, number } => format!("likely deadlock #{number}"),
+        RowState::Deadlock { certainty: Certainty::Possible, number } => format!("possible deadlock #{number}"),
+        RowState::Blocked => {
             let node = lock.waiters.first().and_then(|waiter| waiter.blocked_by.as_deref());
             format!("blocked by a node without a session: {}", node.unwrap_or_default())
         }
-        State::Gone => "its process has ended, its session not yet".to_owned(),
-        State::Abandoned => "abandoned".to_owned(),
-        State::Refused => request(true),
-        State::Asked => request(false),
-        State::Flapping { changes, losses } => format!("flaps: {losses} of {changes} holds lost"),
-        State::Long { times } => format!("{times} x usual"),
-        State::Garbage { nodes } => format!("{} without a session", counted(*nodes as u64, "node")),
-        State::Leased => lock.lease.as_ref().map_or_else(String::new, term),
+        RowState::Gone => "its process has ended, its session not yet".to_owned(),
+        RowState::Abandoned => "abandoned".to_owned(),
+        RowState::Refused => request(true),
+        RowState::Asked => request(false),
+        RowState::Flapping { changes, losses } => format!("flaps: {losses} of {changes} holds lost"),
+        RowState::Long { times } => format!("{times} x usual"),
+        RowState::Garbage { nodes } => format!("{} without a session", counted(*nodes as u64, "node")),
+        RowState::Leased => lock.lease.as_ref().map_or_else(String::new, term),
         _ => String::new(),
     }
 }

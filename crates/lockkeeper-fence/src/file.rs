@@ -49,7 +49,7 @@ pub struct FencedFile {
 }
 
 /// The real paths of a file and of its mark's file.
-struct Place {
+struct FilePaths {
     path: PathBuf,
     fence: PathBuf,
 }
@@ -172,9 +172,9 @@ impl FencedFile {
     /// # Errors
     /// The same as [`FencedFile::enter`].
     pub fn highest(&self) -> Result<Option<FencingToken>, FileError> {
-        let place = self.place()?;
-        match self.open(&place, OpenOptions::new().read(true)) {
-            Ok(fence) => place.mark(&mut self.lock(&place, fence, false)?),
+        let paths = self.paths()?;
+        match self.open(&paths, OpenOptions::new().read(true)) {
+            Ok(fence) => paths.mark(&mut self.lock(&paths, fence, false)?),
             Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -185,8 +185,8 @@ impl FencedFile {
     /// # Errors
     /// The same as [`FencedFile::enter`].
     pub fn resets(&self) -> Result<Vec<String>, FileError> {
-        let place = self.place()?;
-        let mut fence = match self.open(&place, OpenOptions::new().read(true)) {
+        let paths = self.paths()?;
+        let mut fence = match self.open(&paths, OpenOptions::new().read(true)) {
             Ok(fence) => fence,
             Err(FileError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(error),
@@ -194,7 +194,7 @@ impl FencedFile {
         let mut records = Vec::new();
         let read =
             fence.seek(SeekFrom::Start(LINE as u64)).and_then(|_| fence.take(MAX_HISTORY).read_to_end(&mut records));
-        read.map_err(|source| place.io("reading", source))?;
+        read.map_err(|source| paths.io("reading", source))?;
         Ok(String::from_utf8_lossy(&records).lines().map(str::to_owned).collect())
     }
 
@@ -206,10 +206,10 @@ impl FencedFile {
     /// # Errors
     /// [`FileError::Io`], [`FileError::Link`], [`FileError::Mark`], [`FileError::NotAFile`] or [`FileError::Busy`].
     pub fn reset(&self, to: Option<FencingToken>, record: &str) -> Result<(), FileError> {
-        let place = self.place()?;
-        let fence = self.open(&place, OpenOptions::new().read(true).write(true))?;
-        let mut fence = self.lock(&place, fence, true)?;
-        let valid = !place.first_line(&mut fence)?.is_empty() && place.mark(&mut fence).is_ok();
+        let paths = self.paths()?;
+        let fence = self.open(&paths, OpenOptions::new().read(true).write(true))?;
+        let mut fence = self.lock(&paths, fence, true)?;
+        let valid = !paths.first_line(&mut fence)?.is_empty() && paths.mark(&mut fence).is_ok();
         let record: String = record.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let reset = |fence: &mut File| {
             if !valid {
@@ -226,7 +226,7 @@ impl FencedFile {
             fence.write_all(line(to).as_bytes())?;
             fence.sync_all()
         };
-        reset(&mut fence).map_err(|source| place.io("writing", source))
+        reset(&mut fence).map_err(|source| paths.io("writing", source))
     }
 
     /// Waits for the current pass, raises the mark to `token`, and returns a pass, if `token` is at least the greatest so far.
@@ -243,21 +243,21 @@ impl FencedFile {
     /// [`FileError::Link`] and [`FileError::NotAFile`] if the path or the mark's file is no file; [`FileError::Mark`] if the path names
     /// a mark; [`FileError::Io`].
     pub fn enter(&self, token: FencingToken) -> Result<FilePass, FileError> {
-        let place = self.place()?;
-        let fence = self.open(&place, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
-        let mut fence = self.lock(&place, fence, true)?;
-        match place.mark(&mut fence)? {
+        let paths = self.paths()?;
+        let fence = self.open(&paths, OpenOptions::new().read(true).write(true).create(true).truncate(false))?;
+        let mut fence = self.lock(&paths, fence, true)?;
+        match paths.mark(&mut fence)? {
             Some(highest) if token < highest => {
                 let refused = Refused::Stale { offered: token, highest };
-                return Err(FileError::Refused { path: place.path, refused });
+                return Err(FileError::Refused { path: paths.path, refused });
             }
             Some(highest) if !self.any_epoch && TokenEpoch::of(token).get() > TokenEpoch::of(highest).get() + 1 => {
-                return Err(FileError::EpochAhead { path: place.path, offered: token, highest });
+                return Err(FileError::EpochAhead { path: paths.path, offered: token, highest });
             }
             // Also an equal mark: the process that wrote it may have ended before it was on disk.
-            _ => place.raise(&mut fence, token).map_err(|source| place.io("writing", source))?,
+            _ => paths.raise(&mut fence, token).map_err(|source| paths.io("writing", source))?,
         }
-        Ok(FilePass { path: place.path, fence })
+        Ok(FilePass { path: paths.path, fence })
     }
 
     /// Checks that the path can be replaced: there is a regular file, or nothing.
@@ -265,7 +265,7 @@ impl FencedFile {
     /// # Errors
     /// [`FileError::NotAFile`], [`FileError::Link`], [`FileError::Mark`] or [`FileError::Io`].
     pub fn check_replaceable(&self) -> Result<(), FileError> {
-        replaceable(&self.place()?.path).map(|_| ())
+        replaceable(&self.paths()?.path).map(|_| ())
     }
 
     /// Replaces the file by `contents`, if no greater token was seen. Readers see the old file or the new one, nothing else.
@@ -282,7 +282,7 @@ impl FencedFile {
     }
 
     /// Resolves the directory, so that every path to the file leads to the same mark.
-    fn place(&self) -> Result<Place, FileError> {
+    fn paths(&self) -> Result<FilePaths, FileError> {
         let io = |source| FileError::Io { what: "finding the directory of", path: self.path.clone(), source };
         let path = match self.path.file_name() {
             Some(name) => directory(&self.path).canonicalize().map_err(io)?.join(name),
@@ -302,11 +302,11 @@ impl FencedFile {
         }
         let mut fence = OsString::from(&path);
         fence.push(SUFFIX);
-        Ok(Place { path, fence: fence.into() })
+        Ok(FilePaths { path, fence: fence.into() })
     }
 
     /// Opens the mark's file. It follows no link, and a pipe in its place does not block.
-    fn open(&self, place: &Place, options: &mut OpenOptions) -> Result<File, FileError> {
+    fn open(&self, paths: &FilePaths, options: &mut OpenOptions) -> Result<File, FileError> {
         #[cfg(unix)]
         {
             use std::os::unix::fs::OpenOptionsExt;
@@ -314,28 +314,28 @@ impl FencedFile {
             use rustix::fs::OFlags;
             options.mode(0o600).custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
         }
-        let fence = options.open(&place.fence).map_err(|source| match place.fence.is_symlink() {
-            true => FileError::Link { path: place.fence.clone() },
-            false => place.io("opening", source),
+        let fence = options.open(&paths.fence).map_err(|source| match paths.fence.is_symlink() {
+            true => FileError::Link { path: paths.fence.clone() },
+            false => paths.io("opening", source),
         })?;
-        let metadata = fence.metadata().map_err(|source| place.io("reading", source))?;
-        check_kind(&place.fence, &metadata)?;
+        let metadata = fence.metadata().map_err(|source| paths.io("reading", source))?;
+        check_kind(&paths.fence, &metadata)?;
         #[cfg(unix)]
         {
             use std::os::unix::fs::MetadataExt;
 
             let uid = metadata.uid();
             let is_trusted = [0, rustix::process::geteuid().as_raw()].contains(&uid);
-            if !is_trusted && !place.path.symlink_metadata().is_ok_and(|file| file.uid() == uid) {
-                return Err(FileError::Owner { path: place.fence.clone(), uid });
+            if !is_trusted && !paths.path.symlink_metadata().is_ok_and(|file| file.uid() == uid) {
+                return Err(FileError::Owner { path: paths.fence.clone(), uid });
             }
         }
         Ok(fence)
     }
 
     /// Waits for the current pass.
-    fn lock(&self, place: &Place, fence: File, exclusive: bool) -> Result<File, FileError> {
-        let failed = |source| place.io("locking", source);
+    fn lock(&self, paths: &FilePaths, fence: File, exclusive: bool) -> Result<File, FileError> {
+        let failed = |source| paths.io("locking", source);
         match if exclusive { fence.try_lock() } else { fence.try_lock_shared() } {
             Ok(()) => return Ok(fence),
             Err(TryLockError::WouldBlock) => {}
@@ -354,7 +354,7 @@ impl FencedFile {
         waiting.map_err(failed)?;
         match locked.recv_timeout(limit) {
             Ok(locked) => locked.map_err(failed),
-            Err(_) => Err(FileError::Busy { path: place.path.clone(), waited: limit }),
+            Err(_) => Err(FileError::Busy { path: paths.path.clone(), waited: limit }),
         }
     }
 }
@@ -364,7 +364,7 @@ fn line(mark: Option<FencingToken>) -> String {
     format!("{HEADER}{:019}\n", mark.map_or(0, FencingToken::get))
 }
 
-impl Place {
+impl FilePaths {
     /// Reads the first line of the mark's file.
     fn first_line(&self, fence: &mut File) -> Result<String, FileError> {
         let mut text = Vec::new();

@@ -19,8 +19,8 @@ use crate::error::{AcquireLeaseError, LeaseError};
 use crate::guard::{HelixGuard, Preemption};
 use crate::hold::Cleanup;
 use crate::interface::LockOperations;
+use crate::location::{LockLocation, Unlocked};
 use crate::node::{LockNode, SessionRef, Stepped};
-use crate::place::{Place, Unlocked};
 use crate::protocol::{Answer, Refusal, Rules, ScopeError, Statistics, Terms, Wish};
 use crate::recorder::Recorder;
 use crate::request::{CallLimits, LeaseAttempt, Progress};
@@ -74,10 +74,10 @@ struct Shared {
 impl HelixLock {
     /// Creates the leased lock of a Helix scope or at a path. `lease` limits how long a holder may keep it before others
     /// may take it. Sends nothing; the acquire reports an invalid path or lease.
-    pub fn new(keeper: &Lockkeeper, place: impl Into<Place>, lease: Duration) -> Self {
-        let path = match &place.into() {
-            Place::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
-            Place::Scope(scope) => scope.path(),
+    pub fn new(keeper: &Lockkeeper, location: impl Into<LockLocation>, lease: Duration) -> Self {
+        let path = match &location.into() {
+            LockLocation::Path(path) => LockPath::parse(path).map_err(ScopeError::Path),
+            LockLocation::Scope(scope) => scope.path(),
         };
         let owner = keeper.owner();
         let id = format!("{}-{}-{}", owner.host, owner.pid, uuid::Uuid::new_v4());

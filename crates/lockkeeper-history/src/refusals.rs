@@ -85,7 +85,7 @@ pub async fn refused(keeper: &Lockkeeper, path: &LockPath, refusal: NewRefusal) 
 
 /// What to do with a new refusal.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum RefusalWrite {
     /// Count it in this record.
     Count { number: usize, version: i32, record: Box<StoredRefusal> },
     /// Write it in a new node.
@@ -95,7 +95,7 @@ enum Place {
 }
 
 /// Chooses where a refusal is recorded. `now_ms` is the time. If this machine's clock is wrong, each refusal has a record of its own.
-fn place(seen: &[Option<Node>], refusal: &StoredRefusal, now_ms: Option<i64>) -> Place {
+fn choose(seen: &[Option<Node>], refusal: &StoredRefusal, now_ms: Option<i64>) -> RefusalWrite {
     let together = millis(TOGETHER);
     for (number, node) in seen.iter().enumerate() {
         let Some(node) = node else { continue };
@@ -108,34 +108,34 @@ fn place(seen: &[Option<Node>], refusal: &StoredRefusal, now_ms: Option<i64>) ->
         if is_same && is_recent && refusal.ago_ms == 0 {
             let count = record.count.saturating_add(refusal.count);
             let record = Box::new(StoredRefusal { count, first_ms: Some(first_ms), ..refusal.clone() });
-            return Place::Count { number, version: node.version, record };
+            return RefusalWrite::Count { number, version: node.version, record };
         }
     }
     if let Some(number) = seen.iter().position(Option::is_none) {
-        return Place::Create(number);
+        return RefusalWrite::Create(number);
     }
     let oldest = seen.iter().flatten().enumerate().min_by_key(|(_, node)| node.mzxid);
-    oldest.map_or(Place::Create(0), |(number, node)| Place::Replace { number, version: node.version })
+    oldest.map_or(RefusalWrite::Create(0), |(number, node)| RefusalWrite::Replace { number, version: node.version })
 }
 
 async fn write(ensemble: &dyn Ensemble, lock: &str, refusal: StoredRefusal) -> Result<(), OpError> {
     for _ in 0..MAX_ATTEMPTS {
         let seen = store::read_refusals(ensemble, lock).await?;
-        let place = place(&seen, &refusal, local_now_ms());
+        let chosen = choose(&seen, &refusal, local_now_ms());
         let node = |number: usize| store::refusal(lock, u32::try_from(number).unwrap_or(0));
-        let written = match &place {
-            Place::Count { number, version, record } => {
+        let written = match &chosen {
+            RefusalWrite::Count { number, version, record } => {
                 ensemble.write(&node(*number), record.to_bytes(), Some(*version)).await.map(drop)
             }
-            Place::Replace { number, version } => {
+            RefusalWrite::Replace { number, version } => {
                 ensemble.write(&node(*number), refusal.to_bytes(), Some(*version)).await.map(drop)
             }
-            Place::Create(number) => {
+            RefusalWrite::Create(number) => {
                 ensemble.create(&node(*number), refusal.to_bytes(), NodeKind::Persistent).await.map(drop)
             }
         };
-        match (written, place) {
-            (Err(OpError::NoNode), Place::Create(_)) => store::make(ensemble, lock).await?,
+        match (written, chosen) {
+            (Err(OpError::NoNode), RefusalWrite::Create(_)) => store::make(ensemble, lock).await?,
             // Another refusal was recorded at this moment, or the records of the lock are deleted.
             (Err(OpError::BadVersion | OpError::NodeExists | OpError::NoNode), _) => {}
             (written, _) => return written,
@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn refusals_of_one_machine_within_a_minute_are_counted_in_one_record() {
         let seen = [stored(&refusal("db1"), 1_000), stored(&refusal("db2"), 2_000), None];
-        let Place::Count { number: 1, version: 3, record } = place(&seen, &refusal("db2"), Some(21_000)) else {
+        let RefusalWrite::Count { number: 1, version: 3, record } = choose(&seen, &refusal("db2"), Some(21_000)) else {
             panic!("it is counted");
         };
         assert_eq!((record.count, record.first_ms), (2, Some(2_000)));
@@ -188,23 +188,23 @@ mod tests {
         let again = StoredRefusal { count: 9, ..*record };
         let seen = [stored(&again, 61_000), None];
         assert_eq!(
-            place(&seen, &refusal("db2"), Some(61_999)),
-            Place::Count {
+            choose(&seen, &refusal("db2"), Some(61_999)),
+            RefusalWrite::Count {
                 number: 0,
                 version: 3,
                 record: Box::new(StoredRefusal { count: 10, first_ms: Some(2_000), ..refusal("db2") }),
             }
         );
-        assert_eq!(place(&seen, &refusal("db2"), Some(62_000)), Place::Create(1));
+        assert_eq!(choose(&seen, &refusal("db2"), Some(62_000)), RefusalWrite::Create(1));
     }
 
     #[test]
     fn another_reason_is_another_record_and_the_oldest_is_replaced() {
         let gave_up = StoredRefusal { reason: RefusalReason::GaveUp, ..refusal("db1") };
         let seen = [stored(&refusal("db1"), 5_000), stored(&refusal("db2"), 4_000)];
-        assert_eq!(place(&seen, &gave_up, Some(6_000)), Place::Replace { number: 1, version: 3 });
+        assert_eq!(choose(&seen, &gave_up, Some(6_000)), RefusalWrite::Replace { number: 1, version: 3 });
         // What is no record counts as the oldest by its time.
         let foreign = Some(Node { data: b"x".to_vec(), ..stored(&refusal("a"), 1).expect("some") });
-        assert_eq!(place(&[foreign], &gave_up, None), Place::Replace { number: 0, version: 3 });
+        assert_eq!(choose(&[foreign], &gave_up, None), RefusalWrite::Replace { number: 0, version: 3 });
     }
 }

@@ -28,7 +28,7 @@ pub struct Recorded {
 /// What is known about one lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Row<'a> {
+pub struct LockRow<'a> {
     /// The lock.
     #[serde(skip)]
     pub lock: &'a LockInfo,
@@ -43,8 +43,8 @@ pub struct Row<'a> {
     pub oldest: Option<Duration>,
     /// How many contenders have entered it in an hour, on the average since the servers have its node, or so far if they have not had it for an hour.
     pub per_hour: Option<f64>,
-    /// What is to be said about it, the most serious first. Empty in a row of [`Row::measured`].
-    pub states: Vec<State>,
+    /// What is to be said about it, the most serious first. Empty in a row of [`LockRow::measured`].
+    pub states: Vec<RowState>,
     #[serde(skip)]
     recorded: Recorded,
 }
@@ -53,7 +53,7 @@ pub struct Row<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 #[non_exhaustive]
-pub enum State {
+pub enum RowState {
     /// Its holder or a waiter is in a ring of waits.
     Deadlock {
         /// How sure that is.
@@ -116,20 +116,20 @@ fn ms<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok
     }
 }
 
-impl<'a> Row<'a> {
+impl<'a> LockRow<'a> {
     /// Returns the row of a lock. `now` is the servers' time, if it is known. `deadlocks` are those among all locks.
     pub fn of(lock: &'a LockInfo, now: Option<SystemTime>, recorded: Recorded, deadlocks: &[Deadlock]) -> Self {
-        Row::measured(lock, now, recorded).judged(deadlocks)
+        LockRow::measured(lock, now, recorded).judged(deadlocks)
     }
 
-    /// Returns the row without what is to be said about the lock: [`Row::judged`] adds it. For a table of which only a part is shown, because
-    /// [`State::Gone`] costs a few reads of `/proc` for each holder of this machine.
+    /// Returns the row without what is to be said about the lock: [`LockRow::judged`] adds it. For a table of which only a part is shown, because
+    /// [`RowState::Gone`] costs a few reads of `/proc` for each holder of this machine.
     pub fn measured(lock: &'a LockInfo, now: Option<SystemTime>, recorded: Recorded) -> Self {
         let ago = |then: SystemTime| now?.duration_since(then).ok();
         let held = lock.holders.first().and_then(|holder| Some(holder.grant()?.held(now?)));
         let oldest = lock.waiters.iter().map(|waiter| waiter.since).min().and_then(ago);
         let per_hour = now.and_then(|now| per_hour(lock, now));
-        Row { lock, held, usual: recorded.usual, oldest, per_hour, states: Vec::new(), recorded }
+        LockRow { lock, held, usual: recorded.usual, oldest, per_hour, states: Vec::new(), recorded }
     }
 
     /// Adds what is to be said about the lock. `deadlocks` are those among all locks.
@@ -142,12 +142,12 @@ impl<'a> Row<'a> {
     }
 }
 
-impl Row<'_> {
+impl LockRow<'_> {
     /// Returns the same row in a table that has so many deadlocks of other servers before.
     #[must_use]
     pub fn after(mut self, deadlocks: usize) -> Self {
         for state in &mut self.states {
-            if let State::Deadlock { number, .. } = state {
+            if let RowState::Deadlock { number, .. } = state {
                 *number += deadlocks;
             }
         }
@@ -167,12 +167,12 @@ fn states(
     held: Option<(Duration, Duration)>,
     flapping: Option<(usize, usize)>,
     deadlocks: &[Deadlock],
-) -> Vec<State> {
+) -> Vec<RowState> {
     let mut states = Vec::new();
     let rings = deadlocks.iter().enumerate().filter(|(_, deadlock)| deadlock.involves(&lock.path));
-    states.extend(rings.map(|(at, deadlock)| State::Deadlock { certainty: deadlock.certainty, number: at + 1 }));
+    states.extend(rings.map(|(at, deadlock)| RowState::Deadlock { certainty: deadlock.certainty, number: at + 1 }));
     if lock.holders.is_empty() && lock.waiters.first().is_some_and(|waiter| waiter.blocked_by.is_some()) {
-        states.push(State::Blocked);
+        states.push(RowState::Blocked);
     }
     let holders = |is: fn(&ContenderInfo) -> bool| lock.holders.iter().any(is);
     let asked = |refused: bool| {
@@ -180,10 +180,10 @@ fn states(
         requests.into_iter().any(|request| request.refused.is_some() == refused)
     };
     for (is, state) in [
-        (holders(ContenderInfo::process_has_ended), State::Gone),
-        (holders(|holder| holder.abandoned), State::Abandoned),
-        (asked(true), State::Refused),
-        (asked(false), State::Asked),
+        (holders(ContenderInfo::process_has_ended), RowState::Gone),
+        (holders(|holder| holder.abandoned), RowState::Abandoned),
+        (asked(true), RowState::Refused),
+        (asked(false), RowState::Asked),
     ] {
         states.extend(is.then_some(state));
     }
@@ -191,13 +191,13 @@ fn states(
         && held >= SHORT.max(usual.saturating_mul(UNUSUAL))
     {
         let times = held.as_secs_f64() / usual.as_secs_f64().max(0.001);
-        states.push(State::Long { times: times as u32 });
+        states.push(RowState::Long { times: times as u32 });
     }
     if !lock.sessionless.is_empty() {
-        states.push(State::Garbage { nodes: lock.sessionless.len() });
+        states.push(RowState::Garbage { nodes: lock.sessionless.len() });
     }
-    states.extend(flapping.map(|(changes, losses)| State::Flapping { changes, losses }));
-    states.extend(lock.lease.is_some().then_some(State::Leased));
+    states.extend(flapping.map(|(changes, losses)| RowState::Flapping { changes, losses }));
+    states.extend(lock.lease.is_some().then_some(RowState::Leased));
     states.sort();
     states
 }

@@ -21,7 +21,7 @@ use crate::error::ServerError;
 use crate::machine::identity::Schemes;
 use crate::machine::limits::Limits;
 use crate::machine::{ConnectionId, Effect, Machine, MachineConfig, Now, Owner, Tree, Txn, TxnOp};
-use crate::store::{self, Batch, DiskStore, State, fuzzing};
+use crate::store::{self, Batch, DiskStore, StoredState, fuzzing};
 
 /// Hashes the structure of a value without its numbers and texts.
 fn shape(value: &impl Debug) -> u64 {
@@ -395,7 +395,7 @@ fn log() {
 /// refuses it by name.
 #[test]
 fn snapshot() {
-    let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 };
+    let fresh = || StoredState { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 };
     let directory = tempfile::tempdir().unwrap();
     drop(DiskStore::open(directory.path(), fresh).unwrap());
     let file = directory.path().join("state.redb");

@@ -18,7 +18,7 @@ mod node;
 mod record;
 mod snapshot;
 
-pub(crate) use batch::{Batch, State, Store, Totals};
+pub(crate) use batch::{Batch, Store, StoredState, Totals};
 pub(crate) use disk_store::DiskStore;
 #[cfg(test)]
 pub(crate) use node::{decode_node, encode_node};

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 
 use tokio::sync::Notify;
 
-struct Shared<T> {
+struct Latest<T> {
     value: RwLock<T>,
     /// The number of changes; it grows while `value` is locked for writing.
     version: AtomicU64,
@@ -18,18 +18,18 @@ struct Shared<T> {
     changed: Notify,
 }
 
-impl<T> Shared<T> {
+impl<T> Latest<T> {
     fn borrow(&self) -> RwLockReadGuard<'_, T> {
         self.value.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Changes the value. Dropping it ends all waits. Nothing here is sent to a server.
-pub struct Sender<T>(Arc<Shared<T>>);
+pub struct Sender<T>(Arc<Latest<T>>);
 
 /// Waits for changes of the value.
 pub struct Receiver<T> {
-    shared: Arc<Shared<T>>,
+    latest: Arc<Latest<T>>,
     /// The last version that was seen.
     seen: u64,
 }
@@ -48,13 +48,13 @@ impl<T> Sender<T> {
     /// Creates the value; it has no listener.
     pub fn new(value: T) -> Self {
         let (version, closed) = (AtomicU64::new(0), AtomicBool::new(false));
-        Sender(Arc::new(Shared { value: RwLock::new(value), version, closed, changed: Notify::new() }))
+        Sender(Arc::new(Latest { value: RwLock::new(value), version, closed, changed: Notify::new() }))
     }
 
     /// Returns a listener that has seen the current value.
     pub fn subscribe(&self) -> Receiver<T> {
         let value = self.borrow();
-        let receiver = Receiver { shared: self.0.clone(), seen: self.0.version.load(Ordering::Acquire) };
+        let receiver = Receiver { latest: self.0.clone(), seen: self.0.version.load(Ordering::Acquire) };
         drop(value);
         receiver
     }
@@ -103,13 +103,13 @@ impl<T> Drop for Sender<T> {
 impl<T> Receiver<T> {
     /// Returns the current value. No change is possible while the result lives.
     pub fn borrow(&self) -> RwLockReadGuard<'_, T> {
-        self.shared.borrow()
+        self.latest.borrow()
     }
 
     /// As [`Receiver::borrow`]; [`Receiver::changed`] waits for a later change than this one.
     pub fn borrow_and_update(&mut self) -> RwLockReadGuard<'_, T> {
-        let value = self.shared.borrow();
-        self.seen = self.shared.version.load(Ordering::Acquire);
+        let value = self.latest.borrow();
+        self.seen = self.latest.version.load(Ordering::Acquire);
         value
     }
 
@@ -124,11 +124,11 @@ impl<T> Receiver<T> {
     /// [`Closed`] if the sender was dropped, and its last change was seen.
     pub async fn changed(&mut self) -> Result<(), Closed> {
         loop {
-            let mut notified = pin!(self.shared.changed.notified());
+            let mut notified = pin!(self.latest.changed.notified());
             // From here on, no change is missed.
             notified.as_mut().enable();
-            let closed = self.shared.closed.load(Ordering::Acquire);
-            let version = self.shared.version.load(Ordering::Acquire);
+            let closed = self.latest.closed.load(Ordering::Acquire);
+            let version = self.latest.version.load(Ordering::Acquire);
             if version != self.seen {
                 self.seen = version;
                 return Ok(());

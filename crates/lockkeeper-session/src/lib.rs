@@ -18,8 +18,8 @@ mod procstat;
 pub mod records;
 mod session;
 mod sessions;
-mod shared;
 mod trust;
+mod type_map;
 pub mod wait;
 pub mod watchdog;
 

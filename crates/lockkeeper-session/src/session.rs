@@ -27,7 +27,7 @@ use crate::ensemble::{Connection, EPOCH_NODE, Ensemble, OpError, Opened, Reply, 
 use crate::error::SessionError;
 use crate::latest;
 use crate::session::lag::Lag;
-use crate::shared::Shared;
+use crate::type_map::TypeMap;
 use crate::watchdog::{Expiring, Registration, Watchdog};
 
 /// Where the library's tasks run.
@@ -214,7 +214,7 @@ pub struct Session {
     ensemble: Weak<dyn Ensemble>,
     life: Arc<Life>,
     contenders: TaskTracker,
-    shared: Shared,
+    shared: TypeMap,
     /// Cancelled to end the session: its tasks end, then it closes.
     closing: CancellationToken,
     /// Cancelled once the request to close it is sent.
@@ -278,7 +278,7 @@ impl Session {
             ensemble: Arc::downgrade(&ensemble),
             life,
             contenders,
-            shared: Shared::default(),
+            shared: TypeMap::default(),
             closing,
             close_sent,
             closed,

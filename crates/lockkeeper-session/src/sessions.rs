@@ -15,7 +15,7 @@ use crate::ensemble::{Ensemble, Network, OpError, Reconnect};
 use crate::error::SessionError;
 use crate::process::Owned;
 use crate::session::{Io, Session};
-use crate::shared::Shared;
+use crate::type_map::TypeMap;
 use crate::wait::passed;
 
 /// How long before a deadline an attempt to open a session ends, so that its own error arrives before the deadline
@@ -57,7 +57,7 @@ struct Inner {
     /// Locked while a session is being opened, so that all callers that need one share it.
     opening: AsyncMutex<()>,
     closed: CancellationToken,
-    shared: Owned<Shared>,
+    shared: Owned<TypeMap>,
     /// Whether calls wait for the first session until their own deadline, and it is not open yet.
     is_lazy: AtomicBool,
 }
@@ -82,7 +82,7 @@ impl Sessions {
                 session: Owned::new(Mutex::new(None)),
                 opening: AsyncMutex::new(()),
                 closed: CancellationToken::new(),
-                shared: Owned::new(Shared::default()),
+                shared: Owned::new(TypeMap::default()),
                 is_lazy: AtomicBool::new(false),
             }),
         }

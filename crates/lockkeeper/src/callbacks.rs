@@ -35,11 +35,12 @@ struct OfProcess {
 /// Callbacks that wait for a thread, and their threads.
 struct Callbacks {
     start: Start,
-    state: Mutex<State>,
+    pool: Mutex<Pool>,
     work: Condvar,
 }
 
-struct State {
+/// The callbacks that wait, and the threads that run them.
+struct Pool {
     waiting: VecDeque<Callback>,
     threads: usize,
     /// The thread that stays has nothing to do.
@@ -73,58 +74,58 @@ fn of_this_process() -> &'static Callbacks {
 
 impl Callbacks {
     fn new(start: Start) -> Self {
-        let state = State { waiting: VecDeque::new(), threads: 0, is_idle: false };
-        Callbacks { start, state: Mutex::new(state), work: Condvar::new() }
+        let pool = Pool { waiting: VecDeque::new(), threads: 0, is_idle: false };
+        Callbacks { start, pool: Mutex::new(pool), work: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("held for a change only")
+    fn pool(&self) -> MutexGuard<'_, Pool> {
+        self.pool.lock().expect("held for a change only")
     }
 
     fn prepare(&'static self) {
-        let mut state = self.state();
-        let failed = if state.threads == 0 { self.add_thread(&mut state).err() } else { None };
-        drop(state);
+        let mut pool = self.pool();
+        let failed = if pool.threads == 0 { self.add_thread(&mut pool).err() } else { None };
+        drop(pool);
         if let Some(error) = failed {
             tracing::error!(%error, "cannot create a thread for callbacks; the next callback tries again");
         }
     }
 
     fn run(&'static self, callback: Callback) {
-        let mut state = self.state();
-        state.waiting.push_back(callback);
-        if std::mem::take(&mut state.is_idle) {
+        let mut pool = self.pool();
+        pool.waiting.push_back(callback);
+        if std::mem::take(&mut pool.is_idle) {
             self.work.notify_one();
-        } else if state.threads < MAX_THREADS {
+        } else if pool.threads < MAX_THREADS {
             // If that fails, the callback waits for another thread, or for the next attempt if there is none. No log: this may be
             // the watchdog's thread.
-            _ = self.add_thread(&mut state);
+            _ = self.add_thread(&mut pool);
         }
     }
 
-    fn add_thread(&'static self, state: &mut State) -> std::io::Result<()> {
-        let stays = state.threads == 0;
+    fn add_thread(&'static self, pool: &mut Pool) -> std::io::Result<()> {
+        let stays = pool.threads == 0;
         (self.start)(Box::new(move || self.work(stays)))?;
-        state.threads += 1;
+        pool.threads += 1;
         Ok(())
     }
 
     /// Runs what waits, until nothing waits; then a thread that `stays` waits for more.
     fn work(&self, stays: bool) {
-        let mut state = self.state();
+        let mut pool = self.pool();
         loop {
-            if let Some(callback) = state.waiting.pop_front() {
-                drop(state);
+            if let Some(callback) = pool.waiting.pop_front() {
+                drop(pool);
                 // The panic hook has reported it; the other callbacks are not concerned.
                 _ = catch_unwind(AssertUnwindSafe(callback));
-                state = self.state();
+                pool = self.pool();
             } else if stays {
                 // Each turn of the wait: another thread may have taken the callback that woke this one.
-                state.is_idle = true;
-                state = self.work.wait(state).expect("held for a change only");
-                state.is_idle = false;
+                pool.is_idle = true;
+                pool = self.work.wait(pool).expect("held for a change only");
+                pool.is_idle = false;
             } else {
-                state.threads -= 1;
+                pool.threads -= 1;
                 return;
             }
         }
@@ -160,7 +161,7 @@ mod tests {
         for _ in 0..ALL {
             let report = report.clone();
             callbacks.run(Box::new(move || _ = report.send(std::thread::current().id())));
-            assert!(callbacks.state().threads <= MAX_THREADS);
+            assert!(callbacks.pool().threads <= MAX_THREADS);
         }
         let threads: HashSet<_> = reports.iter().take(ALL).collect();
         // One of them at a time: the others are blocked.
@@ -173,7 +174,7 @@ mod tests {
     #[cfg(unix)]
     #[test]
     fn a_forked_child_runs_its_callbacks_although_its_parents_were_locked_at_the_fork() {
-        let locked = of_this_process().state();
+        let locked = of_this_process().pool();
         let child = match fork::fork().unwrap() {
             fork::Fork::Child => {
                 let (report, reports) = mpsc::channel();
@@ -209,14 +210,14 @@ mod tests {
         let callbacks: &'static Callbacks = Box::leak(Box::new(Callbacks::new(once)));
         let (report, reports) = mpsc::channel::<()>();
         let idle = || {
-            while !callbacks.state().is_idle {
+            while !callbacks.pool().is_idle {
                 std::thread::yield_now();
             }
         };
         callbacks.prepare();
         idle();
         // As `run` wakes it, when another thread is quicker.
-        callbacks.state().is_idle = false;
+        callbacks.pool().is_idle = false;
         callbacks.work.notify_one();
         idle();
         callbacks.run(Box::new(move || _ = report.send(())));

@@ -20,7 +20,7 @@ use lockkeeper_testkit::apache::SlowFsync;
 use lockkeeper_testkit::history::{Claim, Promises, Tally, Violation};
 use rustix::process::Signal;
 
-use super::contender::{Place, number};
+use super::contender::{ChaosLock, number};
 use super::judge::{Attempt, Status, judge};
 use super::observed;
 use super::observer::Observer;
@@ -32,7 +32,7 @@ use crate::tools::{Tools, now, urgently};
 use fault::Fault;
 
 /// The locks: one of each kind.
-pub(super) const LOCKS: Range<usize> = plan::LOCKS.len()..plan::LOCKS.len() + Place::ALL.len();
+pub(super) const LOCKS: Range<usize> = plan::LOCKS.len()..plan::LOCKS.len() + ChaosLock::ALL.len();
 
 /// Contenders at a time on each machine.
 const CONTENDERS: usize = 3;

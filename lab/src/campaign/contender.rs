@@ -72,21 +72,21 @@ async fn live(options: &Contender) -> Result<()> {
     let mut holds = 0;
     loop {
         sleep(Duration::from_millis(rng.u64(..30))).await;
-        let place = Place::ALL[rng.usize(..Place::ALL.len())];
+        let wanted = ChaosLock::ALL[rng.usize(..ChaosLock::ALL.len())];
         let limit = (rng.u8(..3) == 0).then(|| Duration::from_millis(rng.u64(..4000)));
         let from = now();
         if from > options.until || options.over.exists() {
             break;
         }
-        if place == Place::Line && rng.u8(..10) == 0 {
-            if let Err(error) = locks.break_line().await {
+        if wanted == ChaosLock::Mutex && rng.u8(..10) == 0 {
+            if let Err(error) = locks.break_mutex().await {
                 say(Word::Unexpected(format!("contender {contender} breaks: {error}")))?;
             }
             continue;
         }
-        let (lock, path, _) = &options.locks[place as usize];
+        let (lock, path, _) = &options.locks[wanted as usize];
         say(Word::Asking { lock: *lock, limit })?;
-        let asked = locks.ask(rng, place, limit).await;
+        let asked = locks.ask(rng, wanted, limit).await;
         let event = |lock: &u32, from, what| Word::Did(Event { contender, lock: *lock, from, until: now(), what });
         let outcome = match asked {
             Some(Ok(held)) => Ok(held),
@@ -114,7 +114,7 @@ async fn live(options: &Contender) -> Result<()> {
         for holding in held.holdings() {
             holds += 1;
             let hold = HoldId(u64::from(contender) << 32 | holds);
-            let at = options.locks.iter().position(|(_, path, _)| path == holding.path()).unwrap_or(place as usize);
+            let at = options.locks.iter().position(|(_, path, _)| path == holding.path()).unwrap_or(wanted as usize);
             let token = holding.fencing_token();
             let grant = Grant { hold, share, token: token.map(FencingToken::get), place: None };
             let lock = &options.locks[at].0;
@@ -196,9 +196,9 @@ fn write(gate: &FencedFile, file: &Path, token: FencingToken) -> Result<(u64, bo
 
 /// The kinds of locks, each with a lock of its own, in the order of [`Contender::locks`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ChaosLock {
     /// A mutex, sometimes with a lock delay. It is broken now and then.
-    Line,
+    Mutex,
     /// The same with names that carry no id.
     Recipe,
     /// Readers and writers. Readers of a process share a node, or not.
@@ -213,16 +213,16 @@ pub(super) enum Place {
     Election,
 }
 
-impl Place {
-    pub(super) const ALL: [Place; 8] = [
-        Place::Line,
-        Place::Recipe,
-        Place::Readers,
-        Place::Kept,
-        Place::Second,
-        Place::Classes,
-        Place::Leased,
-        Place::Election,
+impl ChaosLock {
+    pub(super) const ALL: [ChaosLock; 8] = [
+        ChaosLock::Mutex,
+        ChaosLock::Recipe,
+        ChaosLock::Readers,
+        ChaosLock::Kept,
+        ChaosLock::Second,
+        ChaosLock::Classes,
+        ChaosLock::Leased,
+        ChaosLock::Election,
     ];
 }
 
@@ -327,8 +327,8 @@ struct Locks<'a> {
 impl<'a> Locks<'a> {
     fn new(keeper: &'a Lockkeeper, options: &'a Contender) -> Self {
         let paths: Vec<_> = options.locks.iter().map(|(_, path, _)| path.as_str()).collect();
-        let kept = keeper.mutex(paths[Place::Kept as usize]).keep();
-        let shared = keeper.rwlock(paths[Place::Readers as usize]).read().share();
+        let kept = keeper.mutex(paths[ChaosLock::Kept as usize]).keep();
+        let shared = keeper.rwlock(paths[ChaosLock::Readers as usize]).read().share();
         // As the observer shows processes.
         let user = format!("contender {} (pid {})", options.contender, std::process::id());
         Locks { keeper, paths, kept, shared, user, first_uses: HashMap::new() }
@@ -341,8 +341,8 @@ impl<'a> Locks<'a> {
     }
 
     /// Removes the holder of the first lock. Nobody may hold it, and no server may answer.
-    async fn break_line(&self) -> Result<(), String> {
-        match self.keeper.admin().break_lock(self.paths[Place::Line as usize], "chaos").await {
+    async fn break_mutex(&self) -> Result<(), String> {
+        match self.keeper.admin().break_lock(self.paths[ChaosLock::Mutex as usize], "chaos").await {
             Err(error) if error.kind() != ErrorKind::NotFound && !error.kind().is_retryable() => Err(error.to_string()),
             _ => Ok(()),
         }
@@ -351,10 +351,10 @@ impl<'a> Locks<'a> {
     async fn ask(
         &self,
         rng: &mut fastrand::Rng,
-        place: Place,
+        wanted: ChaosLock,
         limit: Option<Duration>,
     ) -> Option<Result<Held, AcquireError>> {
-        let (keeper, path) = (self.keeper, self.paths[place as usize]);
+        let (keeper, path) = (self.keeper, self.paths[wanted as usize]);
         let (once, dropped) = (limit.is_none() && rng.u8(..4) == 0, rng.bool());
         macro_rules! ask {
             ($lock:expr) => {{
@@ -364,8 +364,8 @@ impl<'a> Locks<'a> {
             }};
         }
         let one = |guard| Held::alone(AnyGuard::One(guard));
-        match place {
-            Place::Line => {
+        match wanted {
+            ChaosLock::Mutex => {
                 let (lock, delay) = (keeper.mutex(path), (rng.u8(..4) == 0).then_some(DELAY));
                 let ask = |once| {
                     let request = if once { lock.try_acquire() } else { lock.acquire() };
@@ -373,16 +373,16 @@ impl<'a> Locks<'a> {
                 };
                 answer(limit, once, dropped, ask).await.map(|asked| asked.map(|guard| Held { delay, ..one(guard) }))
             }
-            Place::Recipe => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe)).map(|asked| asked.map(one)),
-            Place::Kept => ask!(&self.kept).map(|asked| asked.map(one)),
-            Place::Readers if rng.bool() => {
+            ChaosLock::Recipe => ask!(keeper.mutex(path).node_format(NodeFormat::Recipe)).map(|asked| asked.map(one)),
+            ChaosLock::Kept => ask!(&self.kept).map(|asked| asked.map(one)),
+            ChaosLock::Readers if rng.bool() => {
                 let read = if rng.bool() { self.shared.clone() } else { keeper.rwlock(path).read() };
                 ask!(read).map(|asked| asked.map(|guard| Held { share: Share::Reads, ..one(guard) }))
             }
-            Place::Readers => ask!(keeper.rwlock(path).write()).map(|asked| asked.map(|guard| one(guard.into()))),
-            Place::Second if rng.bool() => ask!(keeper.mutex(path)).map(|asked| asked.map(one)),
-            Place::Second => {
-                let mut paths = [Place::Line, Place::Second].map(|place| self.paths[place as usize]);
+            ChaosLock::Readers => ask!(keeper.rwlock(path).write()).map(|asked| asked.map(|guard| one(guard.into()))),
+            ChaosLock::Second if rng.bool() => ask!(keeper.mutex(path)).map(|asked| asked.map(one)),
+            ChaosLock::Second => {
+                let mut paths = [ChaosLock::Mutex, ChaosLock::Second].map(|lock| self.paths[lock as usize]);
                 if rng.bool() {
                     paths.reverse();
                 }
@@ -393,8 +393,10 @@ impl<'a> Locks<'a> {
                 let asked = answer(limit, once, dropped, ask).await;
                 asked.map(|asked| asked.map(|guard| Held::alone(AnyGuard::Several(guard))))
             }
-            Place::Classes if rng.bool() => ask!(keeper.priority_lock(path).foreground()).map(|asked| asked.map(one)),
-            Place::Classes => {
+            ChaosLock::Classes if rng.bool() => {
+                ask!(keeper.priority_lock(path).foreground()).map(|asked| asked.map(one))
+            }
+            ChaosLock::Classes => {
                 let lock = keeper.priority_lock(path).background();
                 let ask = |once| {
                     let request = if once { lock.try_acquire() } else { lock.acquire() };
@@ -402,7 +404,7 @@ impl<'a> Locks<'a> {
                 };
                 answer(limit, once, dropped, ask).await.map(|asked| asked.map(one))
             }
-            Place::Leased => {
+            ChaosLock::Leased => {
                 let lock = HelixLock::new(keeper, path, LEASE).user_id(&self.user).cleanup(CLEANUP).cleanup_by_guard();
                 let ask = |once| if once { lock.try_acquire() } else { lock.acquire().wait_for_every_owner() };
                 let asked = answer(limit, once, dropped, ask).await;
@@ -415,7 +417,7 @@ impl<'a> Locks<'a> {
                 };
                 asked.map(|asked| asked.map(|guard| Held::alone(AnyGuard::Leased(guard))).map_err(failed))
             }
-            Place::Election => {
+            ChaosLock::Election => {
                 let candidate = Election::new(keeper, path).candidate(self.user.clone());
                 let candidate = match limit.or(once.then_some(Duration::ZERO)) {
                     Some(limit) if !dropped => candidate.with(move |request| request.timeout(limit)),

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use lockkeeper::Lockkeeper;
 use lockkeeper::admin::Unreadable;
 use lockkeeper_observe::servers::{self, ServerMode, ServerReport};
-use lockkeeper_observe::table::Row;
+use lockkeeper_observe::table::LockRow;
 use serde::Serialize;
 
 use crate::args::ask::{ListArgs, ListOrder};
@@ -39,7 +39,7 @@ struct RowView<'a> {
     #[serde(flatten)]
     lock: LockView<'a>,
     #[serde(flatten)]
-    row: &'a Row<'a>,
+    row: &'a LockRow<'a>,
 }
 
 #[derive(Serialize)]
@@ -86,7 +86,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         // Each realm has its own deadlocks; a number names one of all.
         rows.extend(found.locks.iter().map(|lock| {
             let recorded = recorded(found.habits.get(&lock.path));
-            Row::of(lock, found.time.now, recorded, &found.deadlocks).after(numbered)
+            LockRow::of(lock, found.time.now, recorded, &found.deadlocks).after(numbered)
         }));
         numbered += found.deadlocks.len();
     }
@@ -133,7 +133,7 @@ async fn servers_line(parts: &[Part]) -> Option<String> {
 }
 
 /// Keeps the rows that the options name, in their order.
-fn select(rows: &mut Vec<Row<'_>>, sort: ListOrder, waiting: bool, longer: Option<Duration>) {
+fn select(rows: &mut Vec<LockRow<'_>>, sort: ListOrder, waiting: bool, longer: Option<Duration>) {
     rows.retain(|row| !waiting || !row.lock.waiters.is_empty());
     rows.retain(|row| {
         longer
@@ -144,7 +144,7 @@ fn select(rows: &mut Vec<Row<'_>>, sort: ListOrder, waiting: bool, longer: Optio
 
 /// Draws the table again after each change, and each second because of its times, until a signal ends this process or the pipe is closed.
 #[cfg(feature = "top")]
-async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8, Failure> {
+async fn watch(parts: &[Part], select: impl Fn(&mut Vec<LockRow<'_>>)) -> Result<u8, Failure> {
     let (told, mut snapshots) = tokio::sync::watch::channel(None);
     let (_again, woken) = tokio::sync::watch::channel(());
     let (unwatched, mut unwatched_now) = tokio::sync::watch::channel(false);
@@ -190,14 +190,14 @@ async fn watch(parts: &[Part], select: impl Fn(&mut Vec<Row<'_>>)) -> Result<u8,
 }
 
 /// Sorts the rows. What is not known comes last.
-pub(crate) fn order(rows: &mut [Row<'_>], sort: ListOrder) {
+pub(crate) fn order(rows: &mut [LockRow<'_>], sort: ListOrder) {
     rows.sort_by(|one, other| one.lock.path.cmp(&other.lock.path));
     match sort {
         ListOrder::Name => {}
         ListOrder::Wait => rows.sort_by_key(|row| std::cmp::Reverse(row.oldest)),
         ListOrder::Held => rows.sort_by_key(|row| std::cmp::Reverse(row.held.map(|held| held.at_most))),
         ListOrder::Rate => {
-            let rate = |row: &Row<'_>| row.per_hour.unwrap_or(-1.0);
+            let rate = |row: &LockRow<'_>| row.per_hour.unwrap_or(-1.0);
             rows.sort_by(|one, other| rate(other).total_cmp(&rate(one)));
         }
     }

@@ -61,17 +61,17 @@ fn rules() -> impl Strategy<Value = Rule> {
 
 /// A queue in order, and its rule. The numbers are distinct, from anywhere on the circle, close together or far apart.
 #[derive(Clone, Debug)]
-struct Line {
+struct Sample {
     discipline: Discipline,
     node_format: NodeFormat,
     names: Vec<String>,
 }
 
-fn line() -> impl Strategy<Value = Line> {
-    line_by(rules())
+fn sample() -> impl Strategy<Value = Sample> {
+    sample_by(rules())
 }
 
-fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
+fn sample_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Sample> {
     rules.prop_flat_map(|(discipline, node_format, modes)| {
         let offsets = prop_oneof![btree_set(0..40u32, 0..9), btree_set(0..(1u32 << 31), 0..9)];
         (any::<i32>(), offsets, vec(select(modes), 9), any::<u128>()).prop_map(move |(start, offsets, modes, id)| {
@@ -81,7 +81,7 @@ fn line_by(rules: impl Strategy<Value = Rule>) -> impl Strategy<Value = Line> {
             // Stable: within a class, the order is that of the numbers.
             entries.sort_by_key(|((_, mode), _)| if let Mode::Class(class) = mode { Some(*class) } else { None });
             let names = entries.into_iter().map(|((seq, mode), id)| name(node_format, mode, id, seq)).collect();
-            Line { discipline, node_format, names }
+            Sample { discipline, node_format, names }
         })
     })
 }
@@ -112,7 +112,7 @@ impl From<Verdict<'_>> for Said {
     }
 }
 
-impl Line {
+impl Sample {
     /// Returns what `decide` says to `me`.
     fn judge(&self, me: &str) -> Said {
         let queue = Queue::read(self.node_format, &self.names);
@@ -151,9 +151,9 @@ impl Line {
         }
     }
 
-    fn without(&self, gone: &str) -> Line {
+    fn without(&self, gone: &str) -> Sample {
         let names = self.names.iter().filter(|name| *name != gone).cloned().collect();
-        Line { names, ..self.clone() }
+        Sample { names, ..self.clone() }
     }
 }
 
@@ -163,17 +163,17 @@ proptest! {
     /// N-25, N-27, N-29, N-30, T-15, T-19, T-22: the holders are exactly the contenders that may hold. So exclusion and
     /// first come, first served are those of the rule.
     #[test]
-    fn granted_is_who_the_rule_lets_hold(line in line()) {
-        let holders: Vec<bool> = line.names.iter().map(|me| line.judge(me) == Said::Granted).collect();
-        let allowed: Vec<bool> = (0..line.names.len()).map(|me| line.may_hold(me)).collect();
+    fn granted_is_who_the_rule_lets_hold(sample in sample()) {
+        let holders: Vec<bool> = sample.names.iter().map(|me| sample.judge(me) == Said::Granted).collect();
+        let allowed: Vec<bool> = (0..sample.names.len()).map(|me| sample.may_hold(me)).collect();
         prop_assert_eq!(&holders, &allowed);
-        let held: Vec<&String> = line.names.iter().zip(&holders).filter(|(_, holds)| **holds).map(|(name, _)| name).collect();
-        match line.discipline {
+        let held: Vec<&String> = sample.names.iter().zip(&holders).filter(|(_, holds)| **holds).map(|(name, _)| name).collect();
+        match sample.discipline {
             Discipline::SharedExclusive => {
-                prop_assert!(held.len() <= 1 || held.iter().all(|name| line.reads(name)));
+                prop_assert!(held.len() <= 1 || held.iter().all(|name| sample.reads(name)));
             }
             Discipline::Permits { permits } => {
-                prop_assert!(held.iter().map(|name| line.takes(name)).sum::<u64>() <= u64::from(permits));
+                prop_assert!(held.iter().map(|name| sample.takes(name)).sum::<u64>() <= u64::from(permits));
                 // No contender overtakes another.
                 prop_assert!(holders.is_sorted_by(|older, younger| older >= younger));
             }
@@ -184,32 +184,32 @@ proptest! {
     /// A reader with a writer's node holds beside the readers ahead of it, and no contender behind it holds. So when it
     /// upgrades, it waits only for those ahead.
     #[test]
-    fn a_reader_with_a_writers_node_is_a_reader_to_those_ahead(line in line_by(shared_rules())) {
-        let queue = Queue::read(line.node_format, &line.names);
-        for (i, me) in line.names.iter().enumerate() {
-            let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
-            match (Said::from(line.discipline.decide_as_reader(&queue, me)), nearest) {
+    fn a_reader_with_a_writers_node_is_a_reader_to_those_ahead(sample in sample_by(shared_rules())) {
+        let queue = Queue::read(sample.node_format, &sample.names);
+        for (i, me) in sample.names.iter().enumerate() {
+            let nearest = sample.names[..i].iter().rev().find(|name| !sample.reads(name));
+            match (Said::from(sample.discipline.decide_as_reader(&queue, me)), nearest) {
                 (Said::Granted, None) => {}
                 (Said::Deleted { name, .. }, Some(nearest)) => prop_assert_eq!(&name, nearest),
                 (said, _) => prop_assert!(false, "{said:?}"),
             }
-            if !line.reads(me) {
-                prop_assert!(line.names[i + 1..].iter().all(|behind| line.judge(behind) != Said::Granted));
+            if !sample.reads(me) {
+                prop_assert!(sample.names[i + 1..].iter().all(|behind| sample.judge(behind) != Said::Granted));
             }
         }
-        prop_assert_eq!(Said::from(line.discipline.decide_as_reader(&queue, "")), Said::Missing);
+        prop_assert_eq!(Said::from(sample.discipline.decide_as_reader(&queue, "")), Said::Missing);
     }
 
     /// C-10, C-12: the first contender takes the holder marker, or waits for it; no other contender tries to.
     #[test]
-    fn only_the_first_in_the_queue_takes_the_holder_marker(line in line_by(class_rules()), taken in any::<bool>()) {
-        let mut listed = line.clone();
+    fn only_the_first_in_the_queue_takes_the_holder_marker(sample in sample_by(class_rules()), taken in any::<bool>()) {
+        let mut listed = sample.clone();
         listed.names.extend(taken.then(|| HOLDER_MARKER.to_owned()));
-        for (i, me) in line.names.iter().enumerate() {
+        for (i, me) in sample.names.iter().enumerate() {
             let expected = match i {
                 0 if taken => Said::HolderMarkerGone,
                 0 => Said::TakeHolderMarker,
-                _ => Said::Deleted { name: line.names[i - 1].clone(), grants: false },
+                _ => Said::Deleted { name: sample.names[i - 1].clone(), grants: false },
             };
             prop_assert_eq!(listed.judge(me), expected);
         }
@@ -217,20 +217,20 @@ proptest! {
 
     /// A watched node exists and is older. Following the watches from any contender leads to one that can go on.
     #[test]
-    fn every_chain_of_watches_leads_to_a_holder(line in line()) {
-        for start in 0..line.names.len() {
+    fn every_chain_of_watches_leads_to_a_holder(sample in sample()) {
+        for start in 0..sample.names.len() {
             let mut at = start;
             loop {
-                match line.judge(&line.names[at]) {
+                match sample.judge(&sample.names[at]) {
                     Said::Deleted { name, .. } | Said::GrantedOrDeleted(name) => {
-                        let watched = line.names.iter().position(|other| *other == name);
-                        prop_assert!(watched.is_some_and(|watched| watched < at), "{} watches {name}", line.names[at]);
+                        let watched = sample.names.iter().position(|other| *other == name);
+                        prop_assert!(watched.is_some_and(|watched| watched < at), "{} watches {name}", sample.names[at]);
                         at = watched.expect("just seen");
                     }
                     // The first waiter hears of the deletion of each holder. If it asks for more permits than there
                     // are, there is no first waiter.
                     Said::Children => {
-                        prop_assert!(line.names[..at].iter().all(|older| line.judge(older) == Said::Granted));
+                        prop_assert!(sample.names[..at].iter().all(|older| sample.judge(older) == Said::Granted));
                         break;
                     }
                     Said::Granted | Said::TakeHolderMarker => break,
@@ -245,11 +245,11 @@ proptest! {
     /// alone is enough, whatever contenders came behind me meanwhile. (This excludes a writer's node: a writer may go
     /// on as a reader.)
     #[test]
-    fn no_going_that_lets_me_hold_is_missed(line in line(), newcomers in 0..3usize) {
-        for (i, me) in line.names.iter().enumerate() {
-            let said = line.judge(me);
-            for gone in line.names.iter().filter(|name| *name != me) {
-                let after = line.without(gone);
+    fn no_going_that_lets_me_hold_is_missed(sample in sample(), newcomers in 0..3usize) {
+        for (i, me) in sample.names.iter().enumerate() {
+            let said = sample.judge(me);
+            for gone in sample.names.iter().filter(|name| *name != me) {
+                let after = sample.without(gone);
                 if after.judge(me) != Said::Granted {
                     continue;
                 }
@@ -262,9 +262,9 @@ proptest! {
                 prop_assert!(fires, "{me} was judged {said:?} and does not wake for {gone}");
             }
             if let Said::Deleted { name, grants } = said {
-                let names = line.names[..line.names.len().min(i + 1 + newcomers)].to_vec();
-                let enough = Line { names, ..line.clone() }.without(&name).judge(me) == Said::Granted;
-                let can_downgrade = line.mode(&name) == Mode::Write && !line.reads(me);
+                let names = sample.names[..sample.names.len().min(i + 1 + newcomers)].to_vec();
+                let enough = Sample { names, ..sample.clone() }.without(&name).judge(me) == Said::Granted;
+                let can_downgrade = sample.mode(&name) == Mode::Write && !sample.reads(me);
                 prop_assert_eq!(grants, enough && !can_downgrade);
             }
         }
@@ -273,10 +273,10 @@ proptest! {
     /// T-16, T-21: Curator's readers watch the first writer and wake for each; our readers watch the nearest writer and
     /// wake once.
     #[test]
-    fn a_reader_watches_the_nearest_older_writer(line in line_by(shared_rules())) {
-        for (i, me) in line.names.iter().enumerate().filter(|(_, name)| line.reads(name)) {
-            let nearest = line.names[..i].iter().rev().find(|name| !line.reads(name));
-            match line.judge(me) {
+    fn a_reader_watches_the_nearest_older_writer(sample in sample_by(shared_rules())) {
+        for (i, me) in sample.names.iter().enumerate().filter(|(_, name)| sample.reads(name)) {
+            let nearest = sample.names[..i].iter().rev().find(|name| !sample.reads(name));
+            match sample.judge(me) {
                 Said::Granted => prop_assert_eq!(nearest, None),
                 Said::Deleted { name, .. } => prop_assert_eq!(nearest, Some(&name)),
                 said => prop_assert!(false, "{said:?}"),
@@ -286,9 +286,9 @@ proptest! {
 
     /// Each node has one watcher, except for the readers behind one writer: a deletion wakes one contender.
     #[test]
-    fn no_two_waiters_share_a_watch(line in line()) {
-        let waits_alone = |name: &&String| line.discipline != Discipline::SharedExclusive || !line.reads(name);
-        let mut watched: Vec<_> = line.names.iter().filter(waits_alone).map(|me| line.judge(me)).collect();
+    fn no_two_waiters_share_a_watch(sample in sample()) {
+        let waits_alone = |name: &&String| sample.discipline != Discipline::SharedExclusive || !sample.reads(name);
+        let mut watched: Vec<_> = sample.names.iter().filter(waits_alone).map(|me| sample.judge(me)).collect();
         watched.retain(|said| *said != Said::Granted);
         for (i, said) in watched.iter().enumerate() {
             prop_assert!(!watched[..i].contains(said), "two wait for {said:?}");
@@ -296,24 +296,24 @@ proptest! {
     }
 
     #[test]
-    fn an_unlisted_contender_is_missing(line in line(), pick in any::<Index>()) {
-        prop_assume!(!line.names.is_empty());
-        let me = pick.get(&line.names);
-        prop_assert_eq!(line.without(me).judge(me), Said::Missing);
+    fn an_unlisted_contender_is_missing(sample in sample(), pick in any::<Index>()) {
+        prop_assume!(!sample.names.is_empty());
+        let me = pick.get(&sample.names);
+        prop_assert_eq!(sample.without(me).judge(me), Said::Missing);
     }
 
     /// Cases 18 and 29: there is one order, whatever order the server lists the names in and wherever on the circle the
-    /// numbers are. `line` makes the names in order, so the order read must be the order made.
+    /// numbers are. `sample` makes the names in order, so the order read must be the order made.
     #[test]
-    fn a_listing_has_one_order(line in line(), shuffled in any::<u64>()) {
-        let mut listed = line.names.clone();
+    fn a_listing_has_one_order(sample in sample(), shuffled in any::<u64>()) {
+        let mut listed = sample.names.clone();
         let mut random = shuffled;
         for i in (1..listed.len()).rev() {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             listed.swap(i, (random >> 33) as usize % (i + 1));
         }
-        let queue = Queue::read(line.node_format, &listed);
-        prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), line.names);
+        let queue = Queue::read(sample.node_format, &listed);
+        prop_assert_eq!(queue.entries().iter().map(|entry| entry.name).collect::<Vec<_>>(), sample.names);
     }
 
     /// Numbers that no server ever made have one order too, also with ties, and no entry is lost.

@@ -82,7 +82,7 @@ fn some_ms<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::O
 
 /// A line of an answer to `cons`.
 #[derive(Debug, PartialEq, Eq)]
-struct Line<'a> {
+struct ConsLine<'a> {
     session: SessionId,
     address: &'a str,
     /// When the server last answered it, in milliseconds of a clock without a known beginning.
@@ -144,7 +144,7 @@ fn read(answer: &str, server: &str, sessions: &[SessionId], own: Option<SessionI
     let last = lines.iter().map(|line| line.answered).max().unwrap_or(0);
     let is_exact = lines.iter().any(|line| Some(line.session) == own);
     let wanted = lines.iter().filter(|line| sessions.contains(&line.session));
-    let connection = |line: &Line<'_>| SessionConnection {
+    let connection = |line: &ConsLine<'_>| SessionConnection {
         session: line.session,
         server: server.to_owned(),
         address: excerpt(line.address).into_owned(),
@@ -155,13 +155,18 @@ fn read(answer: &str, server: &str, sessions: &[SessionId], own: Option<SessionI
 
 /// Parses ` /10.0.3.7:51234[1](queued=0,recved=20,sent=20,sid=0x10002a20fcd0000,lop=PING,est=1795799879524,..,lresp=44182931,..)`. A
 /// connection without a session has no `sid`.
-fn parse(line: &str) -> Option<Line<'_>> {
+fn parse(line: &str) -> Option<ConsLine<'_>> {
     let (address, fields) = line.trim().strip_prefix('/')?.strip_suffix(')')?.rsplit_once('(')?;
     let value = |name: &str| fields.split(',').find_map(|field| field.strip_prefix(name)?.strip_prefix('='));
     let session = u64::from_str_radix(value("sid")?.strip_prefix("0x")?, 16).ok()?;
     let address = address.strip_suffix(']')?.rsplit_once('[')?.0;
     let timeout = value("to").and_then(|ms| ms.parse().ok()).map(Duration::from_millis);
-    Some(Line { session: SessionId(session.cast_signed()), address, answered: value("lresp")?.parse().ok()?, timeout })
+    Some(ConsLine {
+        session: SessionId(session.cast_signed()),
+        address,
+        answered: value("lresp")?.parse().ok()?,
+        timeout,
+    })
 }
 
 #[cfg(test)]

@@ -126,14 +126,14 @@ pub struct Observation(Arc<Shared>);
 
 struct Shared {
     clock: ObserverClock,
-    state: Mutex<State>,
+    state: Mutex<ObservationState>,
     /// A notice or another deadline.
     noticed: Notify,
     version: watch::Sender<u64>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct ObservationState {
     pub(super) trees: Vec<TreeSeen>,
     rules: Rules,
     journal: Option<Journal>,
@@ -196,7 +196,7 @@ impl Observation {
     /// Creates one that has seen nothing.
     pub fn new(options: Options) -> Self {
         let Options { rules, journal, limits } = options;
-        let state = State { rules: Rules::new(rules), journal, limits, ..State::default() };
+        let state = ObservationState { rules: Rules::new(rules), journal, limits, ..ObservationState::default() };
         Observation(Arc::new(Shared {
             clock: ObserverClock::new(),
             state: Mutex::new(state),
@@ -205,7 +205,7 @@ impl Observation {
         }))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ObservationState> {
         self.0.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -276,7 +276,7 @@ impl Observation {
     #[cfg(feature = "http")]
     pub fn metrics(&self) -> String {
         let (mut state, now) = (self.lock(), self.now());
-        let State { trees, metrics, deadlocks, .. } = &mut *state;
+        let ObservationState { trees, metrics, deadlocks, .. } = &mut *state;
         metrics.clear_state();
         metrics.deadlocks(deadlocks.len());
         for tree in trees {
@@ -424,7 +424,7 @@ impl Tree {
     }
 }
 
-impl State {
+impl ObservationState {
     /// The rules that hold, with their subjects.
     fn alerts(&self) -> Vec<(String, Arc<str>)> {
         self.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect()

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockkeeper::{Lockkeeper, NodeFormat};
 use lockkeeper_history::{Entry, Habits, History, HoldEnd, Recorder};
-use lockkeeper_observe::table::{Recorded, Row};
+use lockkeeper_observe::table::{LockRow, Recorded};
 use lockkeeper_observe::watch::{Observation, Observer, Options};
 use lockkeeper_server::Server;
 use tokio::sync::watch;
@@ -130,7 +130,7 @@ async fn look(keeper: &Lockkeeper, log: &Log) {
         habits.get(&lock.path).iter().for_each(|habits| habits.date(lock));
     }
     for lock in &locks {
-        let row = Row::of(lock, Some(now()), Recorded::default(), &[]);
+        let row = LockRow::of(lock, Some(now()), Recorded::default(), &[]);
         assert!(lock.holders.len() <= 1, "{lock:?}");
         let Some(holder) = lock.holders.first() else { continue };
         let grant = holder.grant().unwrap_or_else(|| panic!("a holder without bounds: {holder:?}"));

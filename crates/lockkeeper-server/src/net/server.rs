@@ -33,7 +33,7 @@ use crate::net::exceeded::Exceeded;
 use crate::net::peer::Peer;
 use crate::net::stats::{Counters, Stats};
 use crate::net::{admin, connection};
-use crate::store::{Batch, DiskStore, State, Store};
+use crate::store::{Batch, DiskStore, Store, StoredState};
 use lockkeeper_wire::{Stat, refusal};
 
 /// How long a stopping server waits for its clients to read their last answers.
@@ -283,7 +283,7 @@ impl Parts {
         let fresh = || {
             let (tree, sessions) = (Tree::new(), Vec::new());
             let mut state =
-                State { tree, sessions, zxid: config.first_zxid, next_session: first_session(), store_id: seed };
+                StoredState { tree, sessions, zxid: config.first_zxid, next_session: first_session(), store_id: seed };
             state.raise_zxid(wall_ms);
             state
         };

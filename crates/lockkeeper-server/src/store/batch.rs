@@ -12,7 +12,7 @@ use crate::store::node::encode_node;
 
 /// Everything that a restart restores.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct StoredState {
     pub(crate) tree: Tree,
     pub(crate) sessions: Vec<(i64, Duration, [u8; 16])>,
     pub(crate) zxid: i64,
@@ -35,7 +35,7 @@ fn least_zxid(wall_ms: i64) -> Option<i64> {
     (0..BELIEVED_MS).contains(&ms).then(|| ms * 65_536 / 1_000)
 }
 
-impl State {
+impl StoredState {
     /// Raises the zxid to that of the time. Returns what must be committed before a client sees it.
     pub(crate) fn raise_zxid(&mut self, wall_ms: i64) -> Option<Batch> {
         let zxid = least_zxid(wall_ms).filter(|least| *least > self.zxid)?;
@@ -147,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_behind_or_absurd_keeps_the_stored_zxid() {
-        let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 5 << 16, next_session: 1, store_id: 5 };
+        let fresh =
+            || StoredState { tree: Tree::new(), sessions: Vec::new(), zxid: 5 << 16, next_session: 1, store_id: 5 };
         for wall_ms in [0, YEAR_2020_MS + 5_000, YEAR_2020_MS + BELIEVED_MS] {
             let mut state = fresh();
             assert!(state.raise_zxid(wall_ms).is_none());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tracing::warn;
 
 use crate::error::ServerError;
-use crate::store::batch::{Batch, State, Store};
+use crate::store::batch::{Batch, Store, StoredState};
 use crate::store::directory::{self, Directory, Files, STATE, log_name};
 use crate::store::folder::{Folder, Job};
 use crate::store::log::{self, Log};
@@ -61,19 +61,23 @@ pub(crate) struct DiskStore {
 
 impl DiskStore {
     /// Opens a data directory, and creates it if it is missing. `fresh` returns the state of a new one.
-    pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
+    pub(crate) fn open(path: &Path, fresh: impl FnOnce() -> StoredState) -> Result<(Self, StoredState), ServerError> {
         Self::open_sized(path, Sizes::default(), fresh)
     }
 
-    fn open_sized(path: &Path, sizes: Sizes, fresh: impl FnOnce() -> State) -> Result<(Self, State), ServerError> {
+    fn open_sized(
+        path: &Path,
+        sizes: Sizes,
+        fresh: impl FnOnce() -> StoredState,
+    ) -> Result<(Self, StoredState), ServerError> {
         Self::open_on(Arc::new(Directory::make(path)?), sizes, fresh)
     }
 
     fn open_on(
         files: Arc<dyn Files>,
         sizes: Sizes,
-        fresh: impl FnOnce() -> State,
-    ) -> Result<(Self, State), ServerError> {
+        fresh: impl FnOnce() -> StoredState,
+    ) -> Result<(Self, StoredState), ServerError> {
         let fail = |source| disk(&*files, source);
         let complete = directory::check_format(&*files)?;
         let lock = files.lock()?;
@@ -179,7 +183,7 @@ struct Parts {
     /// The last batch before the current file, and whether older files are still to be folded.
     through: u64,
     unfolded: bool,
-    state: State,
+    state: StoredState,
 }
 
 fn disk(files: &dyn Files, source: io::Error) -> ServerError {
@@ -194,7 +198,7 @@ fn open_parts(
     files: &Arc<dyn Files>,
     complete: bool,
     sizes: Sizes,
-    fresh: impl FnOnce() -> State,
+    fresh: impl FnOnce() -> StoredState,
 ) -> Result<Parts, ServerError> {
     let (mut snapshot, found) = Snapshot::open(Arc::clone(files))?;
     if found {

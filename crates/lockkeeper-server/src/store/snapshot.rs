@@ -25,7 +25,7 @@ use redb::{
 use crate::error::ServerError;
 use crate::machine::tree::Loader;
 use crate::machine::{AccessList, Node, Tree};
-use crate::store::batch::{State, StoredSession, Totals};
+use crate::store::batch::{StoredSession, StoredState, Totals};
 use crate::store::directory::{Files, STATE, STATE_NEW, has};
 use crate::store::guarded::{Backend, Guarded};
 use crate::store::node::decode_node;
@@ -192,7 +192,7 @@ impl Snapshot {
     }
 
     /// Reads the whole state, with the changes of the log applied.
-    pub(super) fn load(&self, newer: &Changes<'_>) -> Result<State, ServerError> {
+    pub(super) fn load(&self, newer: &Changes<'_>) -> Result<StoredState, ServerError> {
         let (sealed, seal, sessions, (tree, nodes_sum)) = self.read(newer).map_err(|error| self.error(error))?;
         let sum = signed(unsigned(sealed).wrapping_add(nodes_sum));
         if seal != Some(self.marks.seal(sum)) {
@@ -201,7 +201,7 @@ impl Snapshot {
         let tree = tree.map_err(|what| self.damaged(format!("state.redb: {what}")))?;
         let Marks { zxid, next_session, store_id, .. } = self.marks;
         let (zxid, next_session) = newer.last.map_or((zxid, next_session), |last| (last.zxid, last.next_session));
-        let state = State { tree, sessions, zxid, next_session, store_id };
+        let state = StoredState { tree, sessions, zxid, next_session, store_id };
         if newer.last.is_some_and(|last| last.totals != state.totals()) {
             return Err(self.damaged(WRONG_TOTALS.to_owned()));
         }

@@ -30,10 +30,10 @@ use crate::keeper::Lockkeeper;
 pub(crate) struct KeptHold {
     keeper: Lockkeeper,
     policy: UsePolicy,
-    state: Mutex<State>,
+    state: Mutex<KeptState>,
 }
 
-struct State {
+struct KeptState {
     /// Decides who uses the hold.
     queue: KeptQueue,
     /// The holds that are not released. Each use has a reference too.
@@ -45,7 +45,7 @@ struct State {
     /// Resolves when the queue has changed since a listing showed nothing but readers. `None` if it may have changed.
     only_readers: Option<Watcher>,
     /// The shared attempt, while no call is at it.
-    attempt: Option<Attempt>,
+    attempt: Option<SharedAttempt>,
 }
 
 /// What a call gets that waits.
@@ -67,12 +67,12 @@ enum Answer {
 #[derive(Default)]
 struct Told {
     released: Vec<Arc<Holding>>,
-    given_up: Option<Attempt>,
+    given_up: Option<SharedAttempt>,
     answers: Vec<(mpsc::UnboundedSender<Answer>, Answer)>,
 }
 
 /// An attempt to acquire the lock.
-struct Attempt {
+struct SharedAttempt {
     outcome: oneshot::Receiver<Result<Holding, AcquireError>>,
     /// Whether it is known to wait for other contenders.
     waits: latest::Receiver<bool>,
@@ -91,7 +91,7 @@ pub(crate) struct Limits {
     pub(crate) cancel: Option<CancellationToken>,
 }
 
-impl State {
+impl KeptState {
     fn next_number(&mut self) -> u64 {
         self.number += 1;
         self.number
@@ -127,11 +127,11 @@ impl KeptHold {
 
     fn new(keeper: &Lockkeeper, policy: UsePolicy) -> Arc<Self> {
         let (queue, holds, calls) = (KeptQueue::new(policy), Vec::new(), Vec::new());
-        let state = State { queue, holds, calls, number: 0, only_readers: None, attempt: None };
+        let state = KeptState { queue, holds, calls, number: 0, only_readers: None, attempt: None };
         Arc::new(KeptHold { keeper: keeper.clone(), policy, state: Mutex::new(state) })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, KeptState> {
         self.state.lock().expect("held for a change only")
     }
 
@@ -151,7 +151,7 @@ impl KeptHold {
     }
 
     /// `error`: what the calls fail with that wait for a failed attempt.
-    fn handle(self: &Arc<Self>, state: &mut State, event: KeptEvent, error: Option<&SessionError>) -> Told {
+    fn handle(self: &Arc<Self>, state: &mut KeptState, event: KeptEvent, error: Option<&SessionError>) -> Told {
         let mut told = Told::default();
         state.queue.handle(event);
         while let Some(command) = state.queue.next_command() {
@@ -206,22 +206,28 @@ impl KeptHold {
         let told = self.handle(&mut state, KeptEvent::Call { call, once: limits.once, open }, None);
         drop(state);
         drop(Self::deliver(told));
-        let line = Line { uses: self.clone(), call, attempt: None };
+        let waiting = WaitingCall { uses: self.clone(), call, attempt: None };
         let outcome = match answers.try_recv() {
             Ok(Answer::Use(used)) => Ok(used),
             Ok(Answer::Held) => Err(held(&limits.path)),
             first => {
                 let answers = stream::iter(first).chain(answers);
-                return self.keeper.sessions().spawn(line.wait(limits, node_format, Box::pin(answers), caller, begin));
+                return self.keeper.sessions().spawn(waiting.wait(
+                    limits,
+                    node_format,
+                    Box::pin(answers),
+                    caller,
+                    begin,
+                ));
             }
         };
-        drop(line);
+        drop(waiting);
         // The caller may have gone, and then its use ends here.
         _ = caller.send(outcome);
     }
 
     /// Whether a use may begin without a look at the queue.
-    fn is_open(&self, state: &mut State) -> bool {
+    fn is_open(&self, state: &mut KeptState) -> bool {
         if !self.keeps() && state.only_readers.as_mut().is_none_or(|changed| changed.now_or_never().is_some()) {
             state.only_readers = None;
             return false;
@@ -265,7 +271,7 @@ impl KeptHold {
 
     /// Looks whether another use of this hold may begin, and tells the queue. Dropping the future tells nothing: the call is to leave then.
     async fn look_for(self: &Arc<Self>, call: CallNumber, hold: HoldNumber, node_format: NodeFormat) {
-        let usable = |state: &State| {
+        let usable = |state: &KeptState| {
             state.current().filter(|(at, it)| *at == hold && self.is_usable(it)).map(|(_, it)| it.clone())
         };
         let mut only_readers = None;
@@ -347,7 +353,7 @@ impl KeptHold {
             return Err(ReleaseError::NotHeld { loss: Loss::Forked });
         }
         let (call, mut answers) = self.state().add_call();
-        let _line = Line { uses: self.clone(), call, attempt: None };
+        let _waiting = WaitingCall { uses: self.clone(), call, attempt: None };
         self.tell(KeptEvent::Call { call, once: false, open: false });
         // It has the turn.
         _ = answers.next().await;
@@ -373,16 +379,16 @@ impl fmt::Debug for KeptHold {
     }
 }
 
-/// A call that waits for a use. Dropping it leaves the line, and the next call goes on with the shared attempt.
-struct Line {
+/// A call that waits for a use. Dropping it leaves the queue, and the next call goes on with the shared attempt.
+struct WaitingCall {
     uses: Arc<KeptHold>,
     call: CallNumber,
     /// The shared attempt, while this call is at it.
-    attempt: Option<Attempt>,
+    attempt: Option<SharedAttempt>,
 }
 
-impl Line {
-    /// Waits for a use, within the limits of the call. Dropping the future leaves the line.
+impl WaitingCall {
+    /// Waits for a use, within the limits of the call. Dropping the future leaves the queue.
     async fn wait(
         mut self,
         limits: Limits,
@@ -423,7 +429,7 @@ impl Line {
     }
 
     /// Waits for the last answer. `None`: the call gets nothing, or is to acquire the lock, `shared` or not. Dropping the future loses
-    /// no answer: the use of one that was not taken ends with the line.
+    /// no answer: the use of one that was not taken ends with the call.
     async fn answer(
         &self,
         node_format: NodeFormat,
@@ -461,7 +467,7 @@ impl Line {
         let attempt = if is_shared { &mut self.attempt } else { &mut own };
         let attempt = attempt.get_or_insert_with(|| {
             let ((reply, outcome), waits) = (oneshot::channel(), latest::Sender::new(false));
-            let attempt = Attempt { outcome, waits: waits.subscribe() };
+            let attempt = SharedAttempt { outcome, waits: waits.subscribe() };
             begin((reply, Arc::new(waits)));
             attempt
         });
@@ -503,7 +509,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WaitingCall {
     fn drop(&mut self) {
         let mut state = self.uses.state();
         state.attempt = self.attempt.take().or(state.attempt.take());

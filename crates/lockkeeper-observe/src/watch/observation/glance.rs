@@ -117,7 +117,7 @@ impl Observation {
     }
 }
 
-impl super::State {
+impl super::ObservationState {
     /// The times during which changes were not seen, with those that last.
     fn gaps(&self) -> Vec<Blind> {
         let now = self.trees.iter().filter_map(|tree| {

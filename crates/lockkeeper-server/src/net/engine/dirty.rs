@@ -138,7 +138,7 @@ mod tests {
     use crate::machine::tests::config;
     use crate::machine::tree::Loader;
     use crate::machine::{AccessList, Machine, Node, Tree};
-    use crate::store::{Batch, DiskStore, State, Store, Totals, decode_node};
+    use crate::store::{Batch, DiskStore, Store, StoredState, Totals, decode_node};
     use std::rc::Rc;
     use std::sync::Arc;
 
@@ -198,7 +198,8 @@ mod tests {
         for requests in [ends, becomes_nearer, ends_with_a_session] {
             let mut engine = engine();
             let directory = tempfile::tempdir().unwrap();
-            let fresh = || State { tree: Tree::new(), sessions: Vec::new(), zxid: 0, next_session: 1, store_id: 5 };
+            let fresh =
+                || StoredState { tree: Tree::new(), sessions: Vec::new(), zxid: 0, next_session: 1, store_id: 5 };
             let (mut store, _) = DiskStore::open(directory.path(), fresh).unwrap();
             let mut commit = |engine: &mut Engine| {
                 store.commit(&engine.take_batch(&mut Batch::default()).unwrap()).unwrap();

@@ -325,7 +325,7 @@ struct Known {
 
 impl Known {
     /// A store that opens has what was acknowledged, and perhaps the batch whose commit failed.
-    fn check(&mut self, state: &State, seed: u64) {
+    fn check(&mut self, state: &StoredState, seed: u64) {
         let found = Model::of(state);
         let attempted = self.attempted.take();
         if let Some(attempted) = attempted.filter(|attempted| attempted.has(&found)) {

@@ -24,8 +24,14 @@ fn file(ending: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-fn fresh() -> State {
-    State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: SESSION, store_id: 0x1234_5678_9abc_def0 }
+fn fresh() -> StoredState {
+    StoredState {
+        tree: Tree::new(),
+        sessions: Vec::new(),
+        zxid: 7,
+        next_session: SESSION,
+        store_id: 0x1234_5678_9abc_def0,
+    }
 }
 
 /// A node's path, owner, access list and data.
@@ -90,8 +96,8 @@ fn fill(path: &Path) {
 }
 
 /// Everything that a store keeps, as text.
-fn facts(state: &State) -> String {
-    let State { tree, sessions, zxid, next_session, store_id } = state;
+fn facts(state: &StoredState) -> String {
+    let StoredState { tree, sessions, zxid, next_session, store_id } = state;
     let mut text = format!("zxid {zxid}\nnext session {next_session:#x}\nstore {store_id:#x}\n");
     for (id, timeout, password) in sessions {
         writeln!(text, "session {id:#x} {timeout:?} {password:?}").unwrap();

@@ -18,16 +18,16 @@ use lockkeeper_wire::Acl;
 /// So small that a few batches make a file long.
 const SMALL: Sizes = Sizes { chunk: 1 << 10, long: 4 << 10, most: 16 << 10 };
 
-pub(super) fn fresh() -> State {
-    State { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 }
+pub(super) fn fresh() -> StoredState {
+    StoredState { tree: Tree::new(), sessions: Vec::new(), zxid: 7, next_session: 3, store_id: 5 }
 }
 
-fn open(directory: &Path) -> Result<(DiskStore, State), ServerError> {
+fn open(directory: &Path) -> Result<(DiskStore, StoredState), ServerError> {
     DiskStore::open_sized(directory, SMALL, fresh)
 }
 
 /// Opens a store that folds only when the test says so.
-fn open_unfolded(directory: &Path) -> (DiskStore, State) {
+fn open_unfolded(directory: &Path) -> (DiskStore, StoredState) {
     DiskStore::open_sized(directory, Sizes::default(), fresh).unwrap()
 }
 
@@ -77,7 +77,7 @@ impl Model {
         Self { size, ..Self::new() }
     }
 
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &StoredState) -> Self {
         let nodes = state.tree.iter().filter(|(path, _)| path.len() > 1 && !path.starts_with("/zookeeper"));
         let nodes = nodes.map(|(path, node)| (path.to_string(), node.data().unwrap().to_vec())).collect();
         let sessions = state.sessions.iter().map(|(id, timeout, password)| (*id, (*timeout, *password))).collect();
@@ -88,7 +88,7 @@ impl Model {
         Self { size: 0, ..self.clone() } == *found
     }
 
-    pub(super) fn is(&self, state: &State) {
+    pub(super) fn is(&self, state: &StoredState) {
         state.tree.assert_consistent();
         assert_eq!(Self { size: 0, ..self.clone() }, Self::of(state));
         assert_eq!((state.store_id, state.next_session), (5, self.next_session()));
@@ -312,7 +312,7 @@ fn missing_and_foreign_files_are_named() {
     std::fs::remove_file(path(before.path(), 2)).unwrap();
 
     let stranger = tempfile::tempdir().unwrap();
-    let foreign = || State { store_id: 6, ..fresh() };
+    let foreign = || StoredState { store_id: 6, ..fresh() };
     let (mut store, _) = DiskStore::open_sized(stranger.path(), SMALL, foreign).unwrap();
     store.commit(&Model::new().step()).unwrap();
     std::fs::copy(path(stranger.path(), 1), path(before.path(), 1)).unwrap();

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 /// The values by their types.
 #[derive(Default)]
-pub(crate) struct Shared(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
+pub(crate) struct TypeMap(Mutex<HashMap<TypeId, Arc<dyn Any + Send + Sync>>>);
 
-impl Shared {
+impl TypeMap {
     /// The one value of this type, created when it is first asked for.
     pub(crate) fn get<T: Default + Send + Sync + 'static>(&self) -> Arc<T> {
         let mut values = self.0.lock().expect("held for a look only");

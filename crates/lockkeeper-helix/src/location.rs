@@ -7,46 +7,46 @@ use crate::protocol::Scope;
 /// The location of a leased lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Place {
+pub enum LockLocation {
     /// At a path.
     Path(String),
     /// At the path that Helix uses for this scope.
     Scope(Scope),
 }
 
-impl From<&str> for Place {
+impl From<&str> for LockLocation {
     fn from(path: &str) -> Self {
-        Place::Path(path.to_owned())
+        LockLocation::Path(path.to_owned())
     }
 }
 
-impl From<String> for Place {
+impl From<String> for LockLocation {
     fn from(path: String) -> Self {
-        Place::Path(path)
+        LockLocation::Path(path)
     }
 }
 
-impl From<&String> for Place {
+impl From<&String> for LockLocation {
     fn from(path: &String) -> Self {
-        Place::Path(path.clone())
+        LockLocation::Path(path.clone())
     }
 }
 
-impl From<LockPath> for Place {
+impl From<LockPath> for LockLocation {
     fn from(path: LockPath) -> Self {
-        Place::Path(path.to_string())
+        LockLocation::Path(path.to_string())
     }
 }
 
-impl From<&LockPath> for Place {
+impl From<&LockPath> for LockLocation {
     fn from(path: &LockPath) -> Self {
-        Place::Path(path.to_string())
+        LockLocation::Path(path.to_string())
     }
 }
 
-impl From<Scope> for Place {
+impl From<Scope> for LockLocation {
     fn from(scope: Scope) -> Self {
-        Place::Scope(scope)
+        LockLocation::Scope(scope)
     }
 }
 
