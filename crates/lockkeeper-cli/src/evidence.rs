@@ -63,7 +63,7 @@ impl Look {
     /// The server refuses the reads or cannot be reached.
     pub(crate) async fn at(keeper: &Lockkeeper, part: &Part) -> Result<Self, Error> {
         let admin = keeper.admin();
-        let LockListing { mut locks, unreadable, .. } = admin.survey(part.root.as_str()).await?;
+        let LockListing { mut locks, unreadable, .. } = admin.listing(part.root.as_str()).await?;
         let time = ServerTime::at(&part.settings.place, &admin, &locks).await;
         let habits = habits(keeper, &mut locks, time.now).await?;
         let deadlocks = confirmed(&admin, &part.root, &locks).await?;

@@ -1,7 +1,7 @@
 //! What is left in a tree of locks when nobody uses it, and its deletion.
 //!
 //! Servers date the creation of a node and the last write of its data, but not the last use of a lock: that is the creation or the
-//! deletion of a child, and they show only the number of that transaction. So [`survey`] dates it by its neighbours: transactions are numbered
+//! deletion of a child, and they show only the number of that transaction. So [`leftovers`] dates it by its neighbours: transactions are numbered
 //! in the order of time, and another node that was created or written by a later transaction says that this one was no later. A use
 //! that no node dates counts as one of now. So a lock may be older than it is said to be, and is never younger.
 
@@ -116,7 +116,7 @@ impl Leftover {
 /// # Errors
 ///
 /// The root is no path, the server refuses the read of the root, or it cannot be reached. A root that does not exist has no leftovers.
-pub async fn survey(
+pub async fn leftovers(
     keeper: &Lockkeeper,
     root: &str,
     records: &[&'static str],

@@ -9,7 +9,7 @@ use lockkeeper::embedded::{Server, server_config};
 use lockkeeper_session::ensemble::NodeKind;
 
 use lockkeeper::error::AdminError;
-use lockkeeper_gc::{Leftover, LeftoverKind, cleanups, survey, sweep};
+use lockkeeper_gc::{Leftover, LeftoverKind, cleanups, leftovers, sweep};
 
 /// The root of records whose write asks for the servers' time.
 const RECORDS: [&str; 1] = ["/lockkeeper/jobs"];
@@ -45,7 +45,7 @@ async fn write(keeper: &Lockkeeper, path: &str, data: &str) {
 }
 
 async fn found(keeper: &Lockkeeper) -> Vec<Leftover> {
-    survey(keeper, "/", &RECORDS, None).await.unwrap().nodes
+    leftovers(keeper, "/", &RECORDS, None).await.unwrap().nodes
 }
 
 fn paths(leftovers: &[Leftover]) -> Vec<&str> {
@@ -58,8 +58,8 @@ async fn a_lock_in_use_is_not_left_and_a_root_that_does_not_exist_has_nothing() 
     create(&keeper, &["/locks/team", "/locks/team/a", "/locks/b"]).await;
     let guard = keeper.mutex("/locks/b").acquire().await.unwrap();
     assert_eq!(paths(&found(&keeper).await), ["/locks/team/a"]);
-    assert_eq!(survey(&keeper, "/nowhere", &RECORDS, None).await.unwrap().nodes, []);
-    assert!(survey(&keeper, "no path", &RECORDS, None).await.is_err());
+    assert_eq!(leftovers(&keeper, "/nowhere", &RECORDS, None).await.unwrap().nodes, []);
+    assert!(leftovers(&keeper, "no path", &RECORDS, None).await.is_err());
     guard.release().await.unwrap();
 }
 
@@ -108,7 +108,7 @@ async fn a_last_use_that_nothing_dates_counts_as_one_of_now() {
     create(&keeper, &["/locks/used", "/locks/never-used"]).await;
     let guard = keeper.mutex("/locks/used").acquire().await.unwrap();
     guard.release().await.unwrap();
-    let left = survey(&keeper, "/locks", &RECORDS, None).await.unwrap();
+    let left = leftovers(&keeper, "/locks", &RECORDS, None).await.unwrap();
     let [never, used] = &left.nodes[..] else { panic!("{left:?}") };
     assert_eq!(never.unused_since_ms, Some(never.created_ms));
     assert!(never.is_unused(never.created_ms + 1_000, Duration::from_secs(1)));

@@ -112,7 +112,7 @@ impl fmt::Display for Deadlock {
 ///
 /// # Cost
 ///
-/// [`Admin::survey`], and again if it shows a ring.
+/// [`Admin::listing`], and again if it shows a ring.
 ///
 /// # Cancel safety
 ///
@@ -120,9 +120,9 @@ impl fmt::Display for Deadlock {
 ///
 /// # Errors
 ///
-/// As [`Admin::survey`].
+/// As [`Admin::listing`].
 pub async fn deadlocks(admin: &Admin, root: &str) -> Result<Vec<Deadlock>, AdminError> {
-    let first = admin.survey(root).await?.locks;
+    let first = admin.listing(root).await?.locks;
     confirmed(admin, root, &first).await
 }
 
@@ -130,7 +130,7 @@ pub async fn deadlocks(admin: &Admin, root: &str) -> Result<Vec<Deadlock>, Admin
 ///
 /// # Cost
 ///
-/// [`Admin::survey`] if they show one, otherwise nothing.
+/// [`Admin::listing`] if they show one, otherwise nothing.
 ///
 /// # Cancel safety
 ///
@@ -138,12 +138,12 @@ pub async fn deadlocks(admin: &Admin, root: &str) -> Result<Vec<Deadlock>, Admin
 ///
 /// # Errors
 ///
-/// As [`Admin::survey`].
+/// As [`Admin::listing`].
 pub async fn confirmed(admin: &Admin, root: &str, first: &[LockInfo]) -> Result<Vec<Deadlock>, AdminError> {
     if among(first).is_empty() {
         return Ok(Vec::new());
     }
-    let second = admin.survey(root).await?.locks;
+    let second = admin.listing(root).await?.locks;
     Ok(among(&unchanged(first, second)))
 }
 

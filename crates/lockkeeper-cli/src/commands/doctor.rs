@@ -11,7 +11,7 @@ use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::ErrorKind;
 use lockkeeper::{Builder, Error, Lockkeeper};
 use lockkeeper_config::settings::Origin;
-use lockkeeper_gc::survey;
+use lockkeeper_gc::leftovers;
 use lockkeeper_helix::HelixAdmin;
 use lockkeeper_jobs::{JobsAdmin, known_server_now_ms};
 use lockkeeper_letters::fold;
@@ -196,7 +196,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
         Place::Machine(_) => facts.now = Some(SystemTime::now()),
         Place::Ensemble(_) => time(&admin, facts).await,
     }
-    let locks = admin.survey(&root).await.map(|mut listing| {
+    let locks = admin.listing(&root).await.map(|mut listing| {
         listing.locks.retain(|lock| part.has(&lock.path));
         listing.unreadable.retain(|node| part.has(&node.path));
         listing
@@ -225,7 +225,7 @@ async fn look(keeper: &Lockkeeper, part: &Part, facts: &mut Facts) {
             return;
         }
     }
-    match survey(keeper, &root, &registers::paths(), time_of(&part.settings.place)).await {
+    match leftovers(keeper, &root, &registers::paths(), time_of(&part.settings.place)).await {
         Ok(mut left) => {
             left.nodes.retain(|node| part.has(&node.path));
             facts.left = Some(left);

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use lockkeeper::admin::Admin;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
-use lockkeeper_gc::{Cleanup, Leftover, LeftoverKind, Leftovers, cleanups, survey, sweep};
+use lockkeeper_gc::{Cleanup, Leftover, LeftoverKind, Leftovers, cleanups, leftovers, sweep};
 use lockkeeper_session::ensemble::above;
 use lockkeeper_session::text::spell;
 use serde::Serialize;
@@ -151,7 +151,7 @@ pub(crate) fn time_of(place: &Place) -> Option<i64> {
 
 /// Looks for leftovers in a realm, and deletes the chosen ones.
 async fn collect(keeper: &Lockkeeper, part: &Part, root: &str, args: &GcArgs) -> Result<Collected, Error> {
-    let mut found = survey(keeper, &part.root, &registers::paths(), time_of(&part.settings.place)).await?;
+    let mut found = leftovers(keeper, &part.root, &registers::paths(), time_of(&part.settings.place)).await?;
     // The directory of all locks is no monitor object, also when it is empty.
     let locks = list_root(None).unwrap_or_default();
     let is_asked = |path: &str| !args.objects || above(path) == root && path != locks;

@@ -234,7 +234,7 @@ async fn evidence(keeper: &Lockkeeper, lock: &mut LockInfo, entries: &[Entry]) -
     }
     let top = top(&lock.path);
     let admin = keeper.admin();
-    let all = admin.survey(top).await?.locks;
+    let all = admin.listing(top).await?.locks;
     let deadlocks = confirmed(&admin, top, &all).await?;
     Ok(Evidence::of(lock, entries, &all, deadlocks))
 }

@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Reads all locks, one after the other, while the processes go on.
-    fn survey(&mut self, steps: usize) -> Vec<LockInfo> {
+    fn listing(&mut self, steps: usize) -> Vec<LockInfo> {
         let locks = self.locks.len();
         let read = |lock| {
             (0..steps).for_each(|_| self.step());
@@ -149,9 +149,9 @@ impl World {
         (0..locks).map(read).collect()
     }
 
-    /// The processes in the rings of two surveys.
+    /// The processes in the rings of two listings.
     fn found(&mut self, steps: usize) -> Vec<(Certainty, HashSet<usize>)> {
-        let (first, second) = (self.survey(steps), self.survey(steps));
+        let (first, second) = (self.listing(steps), self.listing(steps));
         let process = |party: &Party| usize::try_from(party.waits.contender.session.0 - 1).unwrap();
         let processes = |found: Deadlock| (found.certainty, found.ring.iter().map(process).collect());
         among(&unchanged(&first, second)).into_iter().map(processes).collect()

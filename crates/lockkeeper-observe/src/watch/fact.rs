@@ -159,7 +159,7 @@ pub enum GapCause {
 
 impl GapCause {
     /// Whether it is a gap although nothing was seen before it.
-    pub(crate) const fn is_before_the_first_survey(&self) -> bool {
+    pub(crate) const fn is_before_the_first_walk(&self) -> bool {
         matches!(self, GapCause::NotRunning | GapCause::NotReached)
     }
 }

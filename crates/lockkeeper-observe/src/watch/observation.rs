@@ -172,7 +172,7 @@ pub(super) struct TreeSeen {
 
 impl TreeSeen {
     fn is_connected(&self) -> bool {
-        self.tracker.has_surveyed() && self.tracker.gap().is_none()
+        self.tracker.has_walked() && self.tracker.gap().is_none()
     }
 
     fn state(&self) -> TreeState {
@@ -402,9 +402,9 @@ impl Tree {
     }
 
     /// Notes that a walk over the tree begins.
-    pub(super) fn begin_survey(&self) {
+    pub(super) fn begin_walk(&self) {
         self.seen(|seen| seen.is_read = false);
-        self.change(|tracker, _| tracker.begin_survey());
+        self.change(|tracker, _| tracker.begin_walk());
     }
 
     /// Notes that all contenders that the walk has found were read.
@@ -488,7 +488,7 @@ impl ObservationState {
             }
             _ => {}
         }
-        if tree.is_read && tree.tracker.has_surveyed() && !tree.has_started {
+        if tree.is_read && tree.tracker.has_walked() && !tree.has_started {
             tree.has_started = true;
             let totals = tree.tracker.totals();
             notices.push(Notice::Started { root: root.clone(), servers, totals });
@@ -558,11 +558,11 @@ mod tests {
         (observation, tree)
     }
 
-    fn survey(tree: &Tree, listed: Vec<(String, Vec<String>)>) {
+    fn walk(tree: &Tree, listed: Vec<(String, Vec<String>)>) {
         let listed = listed.into_iter().map(|(path, names)| (path, children(names))).collect();
         tree.change(|tracker, now| {
-            tracker.begin_survey();
-            tracker.survey(&Walk { listed, ..Walk::default() }, now);
+            tracker.begin_walk();
+            tracker.end_walk(&Walk { listed, ..Walk::default() }, now);
             tracker.take_wanted().iter().for_each(|wanted| tracker.refuse(wanted, now));
         });
     }
@@ -572,7 +572,7 @@ mod tests {
         let (observation, tree) = observed("changes>0/h", None);
         let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
         let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
-        survey(&tree, listed.map(|(path, names)| (path.to_owned(), names)).to_vec());
+        walk(&tree, listed.map(|(path, names)| (path.to_owned(), names)).to_vec());
         let Snapshot { locks, alerts, .. } = observation.snapshot();
         assert_eq!((locks[0].holders.len(), locks[0].waiters.len()), (1, 1));
         assert_eq!(alerts, []);
@@ -588,10 +588,10 @@ mod tests {
         let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
         let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
         let mut wanted = Vec::new();
-        tree.begin_survey();
+        tree.begin_walk();
         tree.change(|tracker, now| {
             let listed = listed.map(|(path, names)| (path.to_owned(), children(names))).to_vec();
-            tracker.survey(&Walk { listed, ..Walk::default() }, now);
+            tracker.end_walk(&Walk { listed, ..Walk::default() }, now);
             wanted = tracker.take_wanted();
         });
         // Its contender has waited since 1970.
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_is_lost_before_the_first_survey_is_noticed_although_the_journal_has_a_gap() {
+    fn a_connection_that_is_lost_before_the_first_walk_is_noticed_although_the_journal_has_a_gap() {
         let dir = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(dir.path()).unwrap();
         journal.write(&serde_json::json!({"at_ms": 1, "fact": "stopped"})).unwrap();
@@ -632,7 +632,7 @@ mod tests {
             panic!("{notices:?}")
         };
         assert!(alert.alert.firing);
-        survey(&tree, Vec::new());
+        walk(&tree, Vec::new());
         assert_eq!(observation.snapshot().alerts, []);
     }
 }

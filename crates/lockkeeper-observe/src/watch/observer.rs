@@ -229,8 +229,8 @@ impl Serving<'_> {
         self.reads.clear();
         self.wanted.clear();
         self.has_caught_up = false;
-        self.tree.begin_survey();
-        self.walk = Some(survey(self.ensemble.clone(), self.tree.root().to_owned(), self.excluded.clone()).boxed());
+        self.tree.begin_walk();
+        self.walk = Some(walk_tree(self.ensemble.clone(), self.tree.root().to_owned(), self.excluded.clone()).boxed());
     }
 
     /// Waits for the next thing that happens, and handles it.
@@ -267,7 +267,7 @@ impl Serving<'_> {
             Some(found) = OptionFuture::from(self.walk.as_mut()) => {
                 self.walk = None;
                 match found {
-                    Ok(survey) => self.tree.change(|tracker, now| tracker.survey(&survey, now)),
+                    Ok(walk) => self.tree.change(|tracker, now| tracker.end_walk(&walk, now)),
                     // A server in trouble. If the connection is lost, an event says so, and another walk begins when it is back.
                     Err(OpError::ConnectionLoss) => self.walk(),
                     // The events end.
@@ -382,7 +382,7 @@ impl Serving<'_> {
         match node {
             Ok(node) => self.tree.change(|tracker, now| tracker.answer(&wanted, Some(&node), now)),
             Err(OpError::NoNode) => self.tree.change(|tracker, now| tracker.answer(&wanted, None, now)),
-            // A server in trouble. If the connection is lost, an event says so, and a survey asks again.
+            // A server in trouble. If the connection is lost, an event says so, and a walk asks again.
             Err(OpError::ConnectionLoss) => self.wanted.push_back(wanted),
             Err(OpError::SessionOver) => {}
             Err(_) => self.tree.change(|tracker, now| tracker.refuse(&wanted, now)),
@@ -391,7 +391,7 @@ impl Serving<'_> {
 }
 
 /// Lists all nodes of a tree that are no contenders. The reads of this session are not older than the watch.
-async fn survey(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Walk, OpError> {
+async fn walk_tree(ensemble: Arc<dyn Ensemble>, root: String, excluded: Arc<[String]>) -> Result<Walk, OpError> {
     let is_inside = |path: &str| path != "/zookeeper" && !is_of_records(path) && excluded.iter().all(|it| it != path);
     // The others with the name of a contender are read when the tracker has found them.
     let may_be_directory = |path: &str| {

@@ -91,13 +91,13 @@ pub struct Tracker {
     unexplained: VecDeque<Unexplained>,
     wanted: Vec<Wanted>,
     facts: Vec<Fact>,
-    /// The nodes with events since a survey began.
+    /// The nodes with events since a walk began.
     touched: Option<HashSet<String>>,
     /// Since when changes are not seen, and why.
     gap: Option<(Moment, GapCause)>,
     /// All changes until then were seen.
     proved: Option<Moment>,
-    has_surveyed: bool,
+    has_walked: bool,
     left_out: u64,
     unreadable: usize,
     next_id: u64,
@@ -107,7 +107,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates a tracker of the tree below `root`, which may be `/`. It knows nothing until its first [`Tracker::survey`].
+    /// Creates a tracker of the tree below `root`, which may be `/`. It knows nothing until its first [`Tracker::end_walk`].
     pub fn new(root: &str, limits: Limits) -> Self {
         Tracker { root: root.into(), limits, ..Tracker::default() }
     }
@@ -211,7 +211,7 @@ impl Tracker {
         self.forget_reads();
     }
 
-    /// Answers may be missing from now on. The next survey asks for everything that is not known.
+    /// Answers may be missing from now on. The next walk asks for everything that is not known.
     fn forget_reads(&mut self) {
         self.wanted.clear();
         for lock in self.locks.values_mut() {
@@ -222,7 +222,7 @@ impl Tracker {
 
     /// Whether the tree may have nodes that are not known.
     fn is_blind(&self) -> bool {
-        !self.has_surveyed || self.gap.is_some() || self.touched.is_some()
+        !self.has_walked || self.gap.is_some() || self.touched.is_some()
     }
 
     /// Since when changes are not seen, and why, if they are not.
@@ -236,35 +236,35 @@ impl Tracker {
     }
 
     /// Whether it has seen the whole tree once.
-    pub fn has_surveyed(&self) -> bool {
-        self.has_surveyed
+    pub fn has_walked(&self) -> bool {
+        self.has_walked
     }
 
     /// Notes that a walk over the tree begins. The watch must be set before it. Earlier wanted reads need no answer.
-    pub fn begin_survey(&mut self) {
+    pub fn begin_walk(&mut self) {
         self.forget_reads();
         self.touched = Some(HashSet::new());
     }
 
     /// Notes what a walk has found. This ends a gap.
-    pub fn survey(&mut self, survey: &Walk, at: Moment) {
+    pub fn end_walk(&mut self, walk: &Walk, at: Moment) {
         // While only a part of it is applied, nothing is decided.
         let touched = self.touched.replace(HashSet::new()).unwrap_or_default();
-        let has_surveyed = self.has_surveyed;
+        let has_walked = self.has_walked;
         if let Some((since, cause)) =
-            self.gap.take().filter(|(_, cause)| has_surveyed || cause.is_before_the_first_survey())
+            self.gap.take().filter(|(_, cause)| has_walked || cause.is_before_the_first_walk())
         {
             let what = What::Gap { root: self.root.clone(), since, cause };
             self.facts.push(Fact { at, what, about: false });
         }
         self.gap = None;
-        self.has_surveyed = true;
-        self.unreadable = survey.unreadable.len();
+        self.has_walked = true;
+        self.unreadable = walk.unreadable.len();
         let mut present = HashSet::new();
-        for (parent, children) in &survey.listed {
+        for (parent, children) in &walk.listed {
             present.extend(children.names.iter().map(|name| child(parent, name)));
         }
-        let is_hidden = |path: &str| survey.unreadable.iter().any(|node| is_below(path, &node.path));
+        let is_hidden = |path: &str| walk.unreadable.iter().any(|node| is_below(path, &node.path));
         let gone = |path: &str| !present.contains(path) && !touched.contains(path) && !is_hidden(path);
         let (mut left, mut disappeared) = (Vec::new(), Vec::new());
         for (path, lock) in &self.locks {
@@ -280,7 +280,7 @@ impl Tracker {
         for path in disappeared.into_iter().rev() {
             self.disappear(&path, at);
         }
-        if !survey.listed.is_empty() {
+        if !walk.listed.is_empty() {
             self.appear(&self.root.clone(), false);
         }
         let mut found: Vec<_> = present.into_iter().filter(|path| !touched.contains(path)).collect();
@@ -297,7 +297,7 @@ impl Tracker {
         // Only the touched nodes below this one are of interest.
         let mut touched_below: HashMap<&str, Vec<&str>> = HashMap::new();
         touched.iter().for_each(|node| touched_below.entry(above(node)).or_default().push(node));
-        for (path, children) in &survey.listed {
+        for (path, children) in &walk.listed {
             self.count_listed(path, children, touched_below.get(path.as_str()).map_or(&[], Vec::as_slice));
         }
         self.touched = None;

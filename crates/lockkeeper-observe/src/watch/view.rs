@@ -7,7 +7,7 @@ use lockkeeper::admin::LockInfo;
 
 use super::Observation;
 
-/// The locks that are in use, as [`Admin::survey`](lockkeeper::admin::Admin::survey) describes them, for a screen that shows them as they change.
+/// The locks that are in use, as [`Admin::listing`](lockkeeper::admin::Admin::listing) describes them, for a screen that shows them as they change.
 /// Created by [`Observation::view`].
 #[derive(Debug)]
 #[must_use = "a view has no locks until it is refreshed"]

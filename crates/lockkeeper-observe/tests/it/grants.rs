@@ -122,7 +122,7 @@ async fn ours(servers: String, lock: &'static str, format: NodeFormat, log: Arc<
 /// Looks at the locks as `list`, `why` and `show` do.
 async fn look(keeper: &Lockkeeper, log: &Log) {
     let before = floor(now());
-    let mut locks = keeper.admin().survey("/locks").await.unwrap().locks;
+    let mut locks = keeper.admin().listing("/locks").await.unwrap().locks;
     let asked = Between(before, now());
     let paths: Vec<_> = locks.iter().map(|lock| lock.path.clone()).collect();
     let habits = History::new(keeper).habits(&paths, None).await.unwrap();

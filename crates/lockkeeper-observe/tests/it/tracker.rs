@@ -184,7 +184,7 @@ impl World {
         holders
     }
 
-    fn survey(&self) -> Walk {
+    fn walk(&self) -> Walk {
         let locks = LOCKS.into_iter().filter(|(_, kind)| *kind != Kind::Numbered).map(|(lock, _)| lock);
         let directories = ["/locks", "/locks/app"].into_iter().chain(locks);
         let mut listed: BTreeMap<String, Vec<String>> = directories.map(|path| (path.to_owned(), Vec::new())).collect();
@@ -205,7 +205,7 @@ struct Run {
     world: World,
     tracker: Tracker,
     reads: VecDeque<Wanted>,
-    survey: Option<Walk>,
+    walk: Option<Walk>,
     ms: i64,
     facts: Vec<Fact>,
     has_gap: bool,
@@ -221,10 +221,10 @@ impl Run {
             world.create(lock, 0, data);
         }
         let mut tracker = Tracker::new("/locks", Limits::default());
-        tracker.begin_survey();
-        tracker.survey(&world.survey(), Moment { ms: 0, wall_ms: 5_000 });
+        tracker.begin_walk();
+        tracker.end_walk(&world.walk(), Moment { ms: 0, wall_ms: 5_000 });
         let mut run =
-            Run { world, tracker, reads: VecDeque::new(), survey: None, ms: 0, facts: Vec::new(), has_gap: false };
+            Run { world, tracker, reads: VecDeque::new(), walk: None, ms: 0, facts: Vec::new(), has_gap: false };
         run.collect();
         while !run.reads.is_empty() {
             run.answer();
@@ -296,7 +296,7 @@ impl Run {
             Action::Disconnect => {
                 if self.world.events.take().is_some() {
                     self.has_gap = true;
-                    self.survey = None;
+                    self.walk = None;
                     self.reads.clear();
                     self.tracker.lose(self.now(), GapCause::Disconnected);
                     self.collect();
@@ -305,14 +305,14 @@ impl Run {
             Action::Walk => {
                 if self.world.events.is_none() {
                     self.world.events = Some(VecDeque::new());
-                    self.tracker.begin_survey();
+                    self.tracker.begin_walk();
                     // Its listings are from this moment; more happens before they have all arrived.
-                    self.survey = Some(self.world.survey());
+                    self.walk = Some(self.world.walk());
                 }
             }
             Action::Reconnect => {
-                if let Some(survey) = self.survey.take() {
-                    self.tracker.survey(&survey, self.now());
+                if let Some(walk) = self.walk.take() {
+                    self.tracker.end_walk(&walk, self.now());
                     self.collect();
                 }
             }
@@ -452,11 +452,11 @@ proptest! {
 fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_been_seen() {
     let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
     let mut tracker = Tracker::new("/locks", Limits::default());
-    tracker.survey(&Walk::default(), at(0));
+    tracker.end_walk(&Walk::default(), at(0));
     tracker.prove(at(5_000));
     tracker.lose(at(9_000), GapCause::Disconnected);
-    tracker.begin_survey();
-    tracker.survey(&Walk::default(), at(10_000));
+    tracker.begin_walk();
+    tracker.end_walk(&Walk::default(), at(10_000));
     let facts = tracker.take_facts();
     let gap = facts.iter().find_map(|fact| if let What::Gap { since, .. } = fact.what { Some(since) } else { None });
     assert_eq!(gap, Some(at(5_000)), "{facts:?}");
@@ -466,7 +466,7 @@ fn a_gap_begins_at_the_last_moment_until_which_all_changes_are_known_to_have_bee
 fn handed_over(world: &mut World, read: impl Fn(&str) -> bool) -> (Tracker, Vec<Wanted>) {
     let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
     let mut tracker = Tracker::new("/locks", Limits::default());
-    tracker.survey(&Walk::default(), at(0));
+    tracker.end_walk(&Walk::default(), at(0));
     tracker.change("/locks/a", TreeChange::Created, at(0));
     for (node, session) in [("/locks/a/B-0000000000", 7), ("/locks/a/privateLock", 7), ("/locks/a/B-0000000001", 8)] {
         world.create(node, session, Vec::new());
@@ -528,7 +528,7 @@ fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {
         [(false, false, true), (true, false, true), (true, true, true), (true, false, false)]
     {
         let mut tracker = Tracker::new("/locks", Limits::default());
-        tracker.survey(&Walk::default(), at(0));
+        tracker.end_walk(&Walk::default(), at(0));
         tracker.change("/locks/a", TreeChange::Created, at(0));
         let (node, marker) = ("/locks/a/B-0000000000", "/locks/a/privateLock");
         let mut world = World::default();

@@ -39,7 +39,7 @@ async fn delete(client: &Lockkeeper, path: &str) {
     keeper.sessions().ask(deleted).await.unwrap();
 }
 
-/// The one lock of the tree, as a survey and a question about it show it.
+/// The one lock of the tree, as a listing and a question about it show it.
 async fn only(keeper: &Lockkeeper, path: &str) -> LockInfo {
     let locks = keeper.admin().list("/").await.unwrap();
     assert_eq!(locks.iter().map(|lock| &*lock.path).collect::<Vec<_>>(), [path], "{locks:#?}");

@@ -116,7 +116,7 @@ fn duration_ms<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::O
     serializer.serialize_u64(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// The locks of a part of the tree, and the nodes that could not be read. Returned by [`Admin::survey`](crate::admin::Admin::survey).
+/// The locks of a part of the tree, and the nodes that could not be read. Returned by [`Admin::listing`](crate::admin::Admin::listing).
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LockListing {

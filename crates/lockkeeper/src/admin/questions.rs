@@ -70,7 +70,7 @@ impl Admin {
     /// ([`LockInfo::sessionless`]), by path. `root` may be `/`.
     ///
     /// A root that does not exist has no locks. Nodes that cannot be read are left out, with everything below them;
-    /// [`Admin::survey`] names them.
+    /// [`Admin::listing`] names them.
     ///
     /// # Cost
     ///
@@ -86,7 +86,7 @@ impl Admin {
     /// The server refuses the read or cannot be reached.
     pub async fn list(&self, root: impl AsRef<str>) -> Result<Vec<LockInfo>, AdminError> {
         let root = root.as_ref();
-        Ok(self.survey(root).await?.locks)
+        Ok(self.listing(root).await?.locks)
     }
 
     /// Returns the locks as [`Admin::list`] does, and the nodes that this client has no right to read.
@@ -98,7 +98,7 @@ impl Admin {
     /// # Errors
     ///
     /// As [`Admin::list`].
-    pub async fn survey(&self, root: impl AsRef<str>) -> Result<LockListing, AdminError> {
+    pub async fn listing(&self, root: impl AsRef<str>) -> Result<LockListing, AdminError> {
         let root = root.as_ref();
         let root = if root == "/" { root.to_owned() } else { self.path(root)? };
         let listed = self.on_session(move |ensemble| async move {

@@ -178,8 +178,8 @@ pub(crate) mod tests {
         let observation = Observation::new(Options::default());
         let tree = observation.add_tree("/locks", Vec::new(), "zk1:2181".to_owned());
         tree.change(|tracker, now| {
-            tracker.begin_survey();
-            tracker.survey(&Walk::default(), now);
+            tracker.begin_walk();
+            tracker.end_walk(&Walk::default(), now);
         });
         for lock in 0..locks {
             for sequence in 0..2 {

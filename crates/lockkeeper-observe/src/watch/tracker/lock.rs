@@ -269,7 +269,7 @@ impl Tracker {
         let Some(lock) = self.locks.get_mut(path) else { return };
         lock.unjudged = None;
         self.dirty.insert(path.clone());
-        // The queue may have more contenders than are known. The survey that follows decides.
+        // The queue may have more contenders than are known. The walk that follows decides.
         if is_blind {
             return;
         }

@@ -152,7 +152,7 @@ impl Tracker {
             .map(|(path, _)| path)
     }
 
-    /// Returns a lock with its holders and waiters, as [`Admin::survey`](lockkeeper::admin::Admin::survey) does, from what was seen; `None`
+    /// Returns a lock with its holders and waiters, as [`Admin::listing`](lockkeeper::admin::Admin::listing) does, from what was seen; `None`
     /// if it has no holder, no waiter and no node without a session. Tokens have epoch 0, and children that are no contenders are left out.
     pub fn described(&self, path: &str) -> Option<LockInfo> {
         let lock = self.locks.get(path)?;

@@ -72,12 +72,12 @@ async fn a_private_lock_needs_the_credential(world: &World) {
     }
     // One node that cannot be read does not hide the other locks.
     let open = world.keeper().await.mutex(world.path("open")).acquire().await.unwrap();
-    let seen = theirs.admin().survey(path.rsplit_once('/').unwrap().0).await.unwrap();
+    let seen = theirs.admin().listing(path.rsplit_once('/').unwrap().0).await.unwrap();
     assert_eq!((seen.locks.len(), seen.locks[0].path.as_str()), (1, open.path()));
     assert_eq!((seen.unreadable.len(), seen.unreadable[0].path.as_str()), (1, path.as_str()));
     open.release().await.unwrap();
     assert!(matches!(theirs.admin().show(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
-    assert!(matches!(theirs.admin().survey(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
+    assert!(matches!(theirs.admin().listing(&path).await, Err(AdminError::Session(SessionError::Refused { .. }))));
     guard.release().await.unwrap();
     assert_eq!(ours.admin().show(&path).await.unwrap().holders, []);
     // The observer has no credential, so delete the path here.
