@@ -12,10 +12,10 @@
 //! event comes before any read that shows the change. A create whose reply was lost may have happened (ZooKeeper,
 //! "Consistency Guarantees"). After an ordered write of the same session, nothing sent before it can still take effect.
 //!
-//! This file has the order of the rules. Each module below has one group of facts with its rules. These are what the attempt
-//! asks for ([`terms`]), its [`nodes`], what it knows of the queue ([`view`]), its [`look`] at the first, the look [`beside`] a new path, and the tombstones of others ([`abandoned`]).
-//! They are also the [`hold`] and its [`proof`], the holder [`marker`], the [`change`] under way, the own node's [`record`],
-//! the records of each [`release`], what it makes way for ([`yielding`]), the own [`tombstone`] and the [`exit`]. [`doubt`] resolves what a lost reply leaves unknown.
+//! This file has the order of the rules. Each module has one group of facts with its rules: what the attempt asks for ([`terms`]), its
+//! [`nodes`], its [`view`] of the queue, the [`look`] at the first, the look [`beside`] a new path, others' tombstones ([`abandoned`]),
+//! the [`hold`] and its [`proof`], the holder [`marker`], a [`change`] under way, the own node's [`record`], the records of each
+//! [`release`], [`yielding`], the own [`tombstone`], the [`exit`], and [`doubt`], which resolves what a lost reply leaves unknown.
 
 mod abandoned;
 mod beside;
@@ -257,13 +257,13 @@ impl Contender {
         !self.exit.is_before_deletes()
     }
 
-    /// Whether it holds exclusively. Not any more once it has asked for a downgrade.
+    /// Whether the contender holds exclusively. `false` as soon as its caller has asked for a downgrade.
     pub fn is_alone(&self) -> bool {
         let reads = self.terms.mode.reads() || self.terms.reads_early || self.change.downgrade != DowngradeStage::None;
         self.holds() && !reads && self.change.upgrade != UpgradeStage::Wanted
     }
 
-    /// Whether it watches its node, so the node has existed from its create until the last event.
+    /// Whether the contender watches its node. If it does, the node has existed from its create until the last event.
     pub fn watches_itself(&self) -> bool {
         self.nodes.watched
     }
@@ -505,8 +505,8 @@ impl Contender {
         }
     }
 
-    /// Whether the operation under way only watches the own node, or the own holder marker. A contender that leaves needs no answer
-    /// to it: reported as a lost one, it makes way for the delete.
+    /// Whether the operation under way only watches the own node, or the own holder marker. A contender that leaves does not need its
+    /// outcome: the driver may report it as lost, and then the delete follows at once.
     pub fn only_watches_itself(&self) -> bool {
         let Some(Flight::Watch(name)) = &self.flight else { return false };
         self.node() == Some(name) || self.marker.is_ours() && self.terms.is_holder_marker(name)

@@ -77,8 +77,8 @@ impl Discipline {
         }
     }
 
-    /// Whether a contender holds as soon as every older one that conflicts with it has released. Then neither a limit nor a
-    /// holder marker decides as well.
+    /// Whether a contender holds as soon as every older one that conflicts with it has released, without a limit or a holder marker
+    /// to decide too.
     pub const fn granted_by_listing(&self) -> bool {
         match self {
             Discipline::SharedExclusive => true,
@@ -129,8 +129,8 @@ impl Discipline {
         }
     }
 
-    /// The first contender for which the holder `me` makes way, if its caller yields: one of an earlier class. It is next once the
-    /// holder marker is gone.
+    /// The first contender for which the holder `me` makes way, if its caller yields: one of an earlier class. It holds next, after
+    /// the holder marker is deleted.
     pub fn makes_way_for<'a>(&self, queue: &Queue<'a>, me: &str) -> Option<&'a str> {
         match self {
             Discipline::Classes => {

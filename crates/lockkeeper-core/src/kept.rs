@@ -35,7 +35,7 @@ pub enum KeptEvent {
         call: CallNumber,
         /// It does not wait for other contenders.
         once: bool,
-        /// The hold that another use may get needs no look now.
+        /// Another use of the present hold may begin without a look.
         open: bool,
     },
     /// The call wants nothing any more: it has returned, or was dropped.
@@ -46,7 +46,7 @@ pub enum KeptEvent {
     Granted(CallNumber, HoldNumber),
     /// The shared attempt is known to wait for other contenders, or not any more.
     Waits(bool),
-    /// The attempt has failed. `for_all`: every other call would only meet the same.
+    /// The attempt has failed. `for_all`: an attempt of any other call would fail in the same way.
     Failed {
         /// Whose attempt it is.
         call: CallNumber,
@@ -261,7 +261,7 @@ impl KeptQueue {
         }
     }
 
-    /// The calls that do not wait for other contenders get nothing while the attempt does.
+    /// While the shared attempt waits for other contenders, the calls that do not wait for any get nothing.
     fn attempt_waits(&mut self, waits: bool) {
         self.waits = waits && self.attempt;
         if !self.waits {

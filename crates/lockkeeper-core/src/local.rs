@@ -4,8 +4,8 @@
 //! before its own, how many contenders are ahead, and that the contender that it waits for has released. So a lock passes from
 //! task to task of one process without a listing for each of them, and without waiting for a delete.
 //!
-//! Where contenders of other sessions are between, a newcomer does not list at once either. It waits behind a contender of its
-//! session that waits itself, and the next listing that one of them needs serves all of them.
+//! If contenders of other sessions may be between, a newcomer still does not list at once. It waits behind the last waiter of its
+//! session, and the next listing of any waiter of this session serves all of them.
 //!
 //! [`LocalQueue`] only keeps what the contenders report of themselves. Their driver reports each contender after it has carried
 //! out its commands, and passes on the signals that the contender then has.
@@ -76,8 +76,8 @@ pub struct LocalQueue {
     joined: u64,
     /// The number of the last one that joined.
     last: i32,
-    /// From this key on, the numbers are in the order of the keys, and the nodes of those that left are deleted. Only these
-    /// entries are counted.
+    /// Places are counted among the entries from this key on: their numbers are in the order of their keys, and the node of each
+    /// contender that left is deleted.
     counted_from: u64,
     /// The first of the queue, as an entry last saw it.
     first: Option<String>,
@@ -90,11 +90,11 @@ struct LocalEntry {
     node: String,
     sequence: i32,
     ahead: Option<usize>,
-    /// The same, or a bound that follows from the number of the entry that it waits for. Some of the numbers between may have left.
+    /// `ahead`, or a bound: that of the contender it waits for, plus the numbers between the two, even of contenders that left.
     most_ahead: Option<usize>,
     holds: bool,
     watches_itself: bool,
-    /// It held alone and has released. Whether it watched its node until then.
+    /// Set once it has held alone and released: whether it watched its node until then.
     released: Option<bool>,
     /// The entries that wait for this one.
     waiters: Vec<LocalKey>,
@@ -116,9 +116,9 @@ struct LocalWait {
     on: LocalKey,
     /// The other one's node.
     node: String,
-    /// The other one has released. Whether it watched its node until then.
+    /// Set once the other one has released: whether it watched its node until then.
     released: Option<bool>,
-    /// The other one has this node no more. Whether the node is certainly deleted.
+    /// Set once the other one no longer has this node: whether the node is certainly deleted.
     ended: Option<bool>,
 }
 
@@ -129,8 +129,8 @@ impl LocalQueue {
     }
 
     /// Counts a contender that sends its create, until [`LocalQueue::entered`]. Returns whether the contender leaves out its listing:
-    /// it may (`alone` of [`Command::Enter`](crate::Command::Enter)), and others that have not released are in the queue or about
-    /// to enter.
+    /// `alone` of [`Command::Enter`](crate::Command::Enter) allows that, and another contender of this session is about to enter, or
+    /// is in the queue and has not released.
     pub fn enter(&mut self, alone: bool) -> bool {
         let company = self.entering > 0 || self.foremost().is_some();
         self.entering += 1;
@@ -142,13 +142,13 @@ impl LocalQueue {
         self.entering -= 1;
     }
 
-    /// Returns what the number of a new node shows: whether an entry's node has the number right before it, or else an earlier one.
+    /// Returns what the number of a new node shows: a contender of this session has the number right before it, or an earlier number.
     pub fn arrival(&self, node: &str) -> Arrival {
         let Some(own) = Sequence::of_node(node).map(Sequence::get) else { return Arrival::Unknown };
         self.right_behind(own).or_else(|| self.further_behind(own)).unwrap_or(Arrival::Unknown)
     }
 
-    /// Not if that entry holds and does not watch its node. It would not know that the node was deleted.
+    /// `None` if the contender right ahead holds and does not watch its node: it would not notice that the node was deleted.
     fn right_behind(&self, own: i32) -> Option<Arrival> {
         let next = self.entry(self.numbered(own.wrapping_sub(1))?)?;
         let known = next.released.is_none() && (next.watches_itself || !next.holds);
@@ -158,7 +158,7 @@ impl LocalQueue {
         Some(Arrival::AfterLocal { name, place })
     }
 
-    /// Not if the last entry holds: a newcomer that lists only when that one releases might set its watch too late.
+    /// `None` if the last contender holds: a newcomer that lists only at that release might set its watch too late.
     fn further_behind(&self, own: i32) -> Option<Arrival> {
         let (_, last) = self.entries.back()?;
         let waits = last.released.is_none() && !last.holds && own.wrapping_sub(last.sequence) > 0;
@@ -170,7 +170,7 @@ impl LocalQueue {
         self.place_at(key.0, self.entry(key)?.sequence)
     }
 
-    /// Takes in what a contender shows. `key` is the one that it got the last time. Returns its key, which is new if its node is.
+    /// Takes in the state of a contender. `key` is what its last report returned. Returns its key, a new one if its node is new.
     ///
     /// `woken` gets the entries that have new signals.
     pub fn report(
@@ -294,7 +294,7 @@ impl LocalQueue {
     /// Takes what an entry hears of the others: [`Event::ListedByLocal`], and [`Event::Released`] or [`Event::Ended`] of the one that it
     /// waits for.
     ///
-    /// An entry that goes on waiting after a release, for example because readers hold beside the other one, hears of the end too.
+    /// A waiter that still waits after the release, for example because readers hold beside the other one, hears of its end too.
     pub fn take_signal(&mut self, key: LocalKey) -> Option<Event> {
         let entry = self.entry_mut(key)?;
         if let Some(listing) = entry.listing.take() {
@@ -398,9 +398,9 @@ impl LocalQueue {
         self.entries.iter().map(|(_, entry)| entry).find(|entry| entry.released.is_none())
     }
 
-    /// Returns the place of the contender with this key and number, if it follows from what the foremost or the nearest entries
-    /// know of theirs. Between them, each number must be one of this session: only a listing shows whether a contender of another
-    /// session is still there.
+    /// Returns the place of the contender with this key and number, counted from the place of an entry ahead of it: if node 5 has 3
+    /// contenders ahead and node 6 has left, node 7 has 4. Each number between the two must be of this session, because only a listing
+    /// shows whether a node of another session still exists.
     fn place_at(&self, key: u64, number: i32) -> Option<QueuePlace> {
         let is_apart = |(other, entry): &(LocalKey, LocalEntry)| {
             let numbers = u64::try_from(number.wrapping_sub(entry.sequence));

@@ -64,8 +64,8 @@ pub enum Event {
     Gone(String),
     /// A watched node has new data; its watch has fired.
     Changed(String),
-    /// The caller of another contender of this session has released, and that contender had this node and held alone. The node may
-    /// still exist; its delete follows.
+    /// Another contender of this session held alone with this node, and its caller has released. The node may still exist; its delete
+    /// follows.
     Released {
         /// The node.
         name: String,
@@ -89,14 +89,14 @@ pub enum Event {
     YieldDue,
     /// The grant, or the upgrade, came so long after the create of the own node that the record must say when.
     GrantedLate,
-    /// The attempt is so old that its caller's error, if it stops waiting, is to name who holds the lock. From now on each first of the
-    /// queue is worth a look.
+    /// The attempt is so old that the error of a caller that stops waiting is to name the holder. From now on, the contender reads each
+    /// node that becomes the first of the queue.
     LooksDue,
-    /// The caller soon stops waiting. Its error is to name who holds the lock now.
+    /// The caller soon stops waiting, and its error is to name the holder of that moment.
     DeadlineNear,
     /// A contender of this session has listed the queue since the create was answered: see [`Arrival::BehindLocal`].
     ListedByLocal(Arc<Listing>),
-    /// A contender of this session knows this place of a waiter that has listed nothing. At most so many are ahead.
+    /// The place of this waiter, which has listed nothing, as a contender of its session knows it. At most so many are ahead.
     PositionKnown(QueuePlace),
     /// The connection was lost; the session may live.
     ///
@@ -194,16 +194,16 @@ pub struct PathMade {
 pub enum Arrival {
     /// This was listed behind the create.
     Listed(Listing),
-    /// Nothing was listed. This node has the number right before the own one, and its contender, of this session, is in the
-    /// queue and has not released.
+    /// Nothing was listed. A contender of this session, which has not released, has this node, and its number is right before the own
+    /// one.
     AfterLocal {
         /// The node.
         name: String,
         /// The place behind it, if a contender of this session knows that. At most so many are ahead.
         place: Option<QueuePlace>,
     },
-    /// Nothing was listed. A contender of this session waits with this node, which is ahead of the own one, and contenders of other
-    /// sessions may be between. So the own contender need not list before that one is about to release or another one lists.
+    /// Nothing was listed. A waiter of this session has this node ahead of the own one, and contenders of other sessions may be
+    /// between. The own contender need not list before that waiter has released or left, or another of this session lists.
     BehindLocal {
         /// The node.
         name: String,
@@ -292,8 +292,8 @@ pub enum Command {
         /// The listing may be left out if contenders of this session are in the queue: see [`Arrival::AfterLocal`] and
         /// [`Arrival::BehindLocal`].
         alone: bool,
-        /// List the node above the path too, and say whether a contender beside the path ([`NodeFormat::Numbered`](crate::NodeFormat::Numbered)) is there
-        /// ([`Listing::other`]), in the same round trip.
+        /// List the node above the path too, in the same round trip, and report a contender beside the path
+        /// ([`NodeFormat::Numbered`](crate::NodeFormat::Numbered)) in [`Listing::other`].
         beside: bool,
     },
     /// Create the parent and its missing ancestors.

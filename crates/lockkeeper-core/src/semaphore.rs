@@ -1,11 +1,11 @@
 //! The nodes of the semaphores of foreign clients. Lockkeeper's own semaphores have another layout, and never share these.
 //!
 //! Curator's `InterProcessSemaphoreV2`, and the `InterProcessSemaphoreMutex` that is one with a single lease, has a node below
-//! `<path>/leases` for each lease, and a lock below `<path>/locks` for whoever asks for the next one. Such a client creates its lease
-//! before it has it, and then waits until few enough exist, while it holds that lock. Its limit is known only to the clients.
+//! `<path>/leases` for each lease, and a lock below `<path>/locks`. A client acquires this lock, creates its lease, waits until few
+//! enough leases exist, and releases the lock. The limit is known only to the clients.
 //!
-//! Kazoo's `Semaphore` has a node `<path>/<32 hex>` for each lease, and a lock below `<path>-__lock__` for whoever asks. It creates a
-//! lease only when it may have it. The data of the path is the limit.
+//! Kazoo's `Semaphore` has a node `<path>/<32 hex>` for each lease, and a lock below `<path>-__lock__`. A client that holds this lock
+//! creates its lease when the limit allows it. The data of the path is the limit.
 //!
 //! A name in the queue of such a semaphore is what follows its path: `leases/…`, `locks/…` or `-__lock__/…`. A lease of Kazoo's is
 //! `./…`, so that no child of a path is taken for one.
@@ -15,7 +15,7 @@ use crate::{NodeFormat, Sequence};
 /// The directory of the leases of Curator's semaphore.
 pub const CURATOR_LEASES: &str = "leases";
 
-/// The lock of whoever asks for a lease of Curator's semaphore.
+/// The lock that a client of Curator's semaphore holds while it asks for a lease.
 pub const CURATOR_LOCK: &str = "locks";
 
 /// What follows the path of Kazoo's semaphore in the path of its lock.
@@ -38,7 +38,7 @@ pub enum ForeignSemaphore {
 pub enum SemaphoreNode {
     /// A lease. Curator's have numbers, in the order in which the clients asked.
     Lease(Option<Sequence>),
-    /// A contender of the lock of those that ask for a lease.
+    /// A contender for the lock that a client holds while it asks for a lease.
     Asks(Sequence),
 }
 

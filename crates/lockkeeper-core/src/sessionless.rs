@@ -50,8 +50,8 @@ impl Sessionless {
             .find(|node| blocked(&without(Some(&node.name))))
     }
 
-    /// Whether the contender behind it waits for it, by that contender's node. Our own contenders skip it. A contender that
-    /// is older than this node may have been granted before.
+    /// Whether a contender waits for this node, by the `czxid` of the contender's node. Our own contenders skip it. A contender that is
+    /// older than this node may have been granted before.
     pub fn blocks(&self, is_ours: bool, czxid: Zxid) -> bool {
         !is_ours && self.czxid < czxid
     }

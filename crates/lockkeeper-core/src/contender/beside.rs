@@ -1,12 +1,12 @@
 //! The look beside a new path: whether a client holds the same path with a numbered node ([`NodeFormat::Numbered`]).
 //!
-//! Such a node is beside the path, among the contenders of other locks, so no listing of the path shows it. A numbered contender
-//! looks below the path, behind its own create. If the attempt looks beside behind its own create too, the later of the two creates
-//! sees the other node. An attempt looks only if it found no path and made it. It reads how many children the node above has in the
-//! round trip that makes the path, and lists them in the one that creates its node. So a new path costs two requests more and no
-//! round trip, and a path that exists costs nothing.
+//! For the lock `/locks/a`, such a node is `/locks/a0000000007`, so no listing of the path shows it. A numbered contender lists the
+//! path after its own create. If this attempt lists the node above after its own create, the later of the two finds the other's node.
+//! An attempt does so only if it has created the path. It reads how many children the node above has in the round trip that creates
+//! the path, and lists them in the one that creates its node. So a new path costs two more requests and no more round trips, and a
+//! path that exists costs nothing.
 //!
-//! An attempt that finds the path does not look: a numbered contender may have come while no contender was below.
+//! An attempt that finds the path does not look, so it misses a numbered contender that came while the path was empty.
 
 use super::{Contender, Flight};
 use crate::naming::NodeFormat;

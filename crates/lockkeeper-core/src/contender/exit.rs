@@ -80,8 +80,8 @@ impl Exit {
         self.deletes == 0
     }
 
-    /// Whether the first delete was sent and no second one: the node that it does not find was deleted by another client.
-    /// After a second one, the lost reply may be the first one's.
+    /// Whether one delete was sent, and no second one. If it finds no node, another client has deleted the node. A second delete may
+    /// find none because the first one took effect, and only its reply was lost.
     pub(super) fn is_at_first_delete(&self) -> bool {
         self.deletes == 1
     }

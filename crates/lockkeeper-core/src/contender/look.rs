@@ -16,13 +16,13 @@ pub(super) struct Looks {
     due: bool,
     /// The caller soon stops waiting: the first of the queue is to be looked at again.
     again: bool,
-    /// The caller soon stops waiting: if the first of the queue is gone, a listing is to show the next one, once.
+    /// The caller soon stops waiting: if the first of the queue is deleted, the contender lists once, to find the next one.
     deadline_near: bool,
     /// The node of the last look.
     at: Option<String>,
     /// The last look has no answer yet.
     sent: bool,
-    /// The holder is behind this contender in the queue, so that its place does not count it.
+    /// The holder is behind this contender in the queue, so the place of this contender does not count the holder.
     holder_behind: bool,
 }
 
@@ -37,13 +37,13 @@ impl Contender {
         (self.looks.deadline_near, self.looks.again) = (self.waits(), true);
     }
 
-    /// How many are ahead of it while it waits, with the holder, as its last listing and its last look show.
+    /// How many contenders are ahead of this waiter, including the holder, by its last listing and its last look.
     pub fn ahead(&self) -> Option<usize> {
         self.place().map(|place| place.ahead + usize::from(self.looks.holder_behind))
     }
 
-    /// Looks at the first of the queue: once at each, and again before the deadline, unless this contender waits for the end of
-    /// that node, which then is still the first. A try looks with a command of its own, before it leaves.
+    /// Reads the first node of the queue: each one once, and again before the deadline. If this contender waits for the end of that
+    /// node, the node is still the first, and is not read again. A try uses [`Flight::InspectFirst`](super::Flight::InspectFirst).
     pub(super) fn look_at_first(&mut self) -> Option<Command> {
         if !self.looks.due && !self.looks.again {
             return None;
@@ -83,8 +83,8 @@ impl Contender {
         }
     }
 
-    /// The first of the queue has left, and was not the blocker. Only a caller that soon stops waiting must know the next one. In a
-    /// long queue it does without: the waiters of a long queue that stop together would list it all.
+    /// The first of the queue has left, and was not the blocker. A waiter whose caller soon stops waiting lists, to know the next
+    /// one. In a long queue it does not: if many waiters stopped together, each would list the whole queue.
     pub(super) fn first_gone(&mut self) {
         let is_short = self.view.place.as_ref().is_some_and(|place| place.ahead <= MOST_AHEAD_TO_LIST);
         match std::mem::take(&mut self.looks.deadline_near) {

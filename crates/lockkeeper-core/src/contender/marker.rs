@@ -98,7 +98,7 @@ impl Contender {
 
     /// The holder marker was deleted while we have one.
     pub(super) fn holder_marker_gone(&mut self) {
-        // Without our watch, this one was set while we waited for another holder's marker.
+        // If our marker is not watched, the event is of a watch on an earlier holder's marker.
         if self.deletes_marker() {
             return self.marker.is_unwatched();
         }

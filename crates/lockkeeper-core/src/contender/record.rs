@@ -92,9 +92,9 @@ impl Contender {
 
     /// Whether something must be written into the own node.
     ///
-    /// A contender that was granted a permit announces that to the contenders that its granting listing showed behind
-    /// it. They may have listed earlier, seen more contenders ahead, and wait for the announcement. Later contenders
-    /// see no more ahead than it did.
+    /// A contender that was granted a permit announces that, if the listing that granted it showed contenders behind it. Such a
+    /// contender may have listed earlier, seen more contenders ahead, and wait for the announcement. A contender that comes later
+    /// sees no more ahead than this one did.
     pub(super) fn must_write_record(&self) -> bool {
         let announces = self.terms.discipline.announces_grants() && self.hold.is_granted() && self.hold.followed;
         self.terms.node_format.allows_new_data() && (self.record.due || announces && !self.record.announced)

@@ -1,14 +1,13 @@
-//! The release: who may hold before the delete is answered, and how a contender far back in a queue learns that the one before it
-//! has held.
+//! The release: which contender may hold before the delete is answered, and how a waiter far back in a queue learns that the
+//! contender before it has held.
 //!
-//! If the node before the own one is deleted, its contender has released, or has left without the lock; then older ones are
-//! still ahead. Only a listing can tell, and the listing of a long queue is long. So a holder says in the transaction of its
-//! release that it held alone ([`ReleaseRecord`](crate::ReleaseRecord)). Every older contender had ended by then, and nobody
-//! else can be between. If the record does not name the node before the own one, a listing follows, as without a record.
-//! The read shows the own node too, behind the record: an operator may have deleted it, and then the record grants nothing. So a
-//! waiter that looks for a record needs no watch on its own node.
+//! When the node before the waiter's is deleted, its contender has released, or it has given up while older ones are ahead. A
+//! listing tells which, but the listing of a long queue is long. So a holder records in the transaction of its release that it held
+//! alone ([`ReleaseRecord`](crate::ReleaseRecord)): all older contenders had ended by then. If the record names the node before the
+//! waiter's, the waiter is granted the lock; otherwise it lists. The read of the record also shows the waiter's own node, without
+//! which the record grants nothing: an operator may have deleted it. So this waiter needs no watch on its own node.
 //!
-//! A contender that had few ahead reads and writes no record: its listing is as short.
+//! A contender with few ahead reads and writes no record, because its listing is short.
 
 use super::exit::Leaving;
 use super::view::Blocker;
@@ -19,7 +18,7 @@ use crate::{ReleaseRecord, Zxid};
 /// What the attempt knows of the records of releases.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Releases {
-    /// The blocker, which this transaction created, is deleted: the record may say how it ended.
+    /// The transaction that created the blocker, if that is deleted and a record may say how its contender ended.
     due: Option<Zxid>,
     /// The version of the path's data, if the own release may replace it.
     version: Option<i32>,
@@ -29,7 +28,7 @@ pub(super) struct Releases {
     passed_on: bool,
     /// The caller writes in the transaction of its release.
     pub(super) callers_write: bool,
-    /// It had many ahead when it came, and has found its place only later.
+    /// It had many contenders ahead when it was created, and no listing showed its place then.
     pub(super) came_far_back: bool,
 }
 
@@ -44,23 +43,23 @@ impl Releases {
         self.due = None;
     }
 
-    /// The lock was taken from a neighbour whose node may outlive the own one: the own end proves nothing about it.
+    /// A contender of this session has released, and its node may outlive the own one. So the own release leaves no record.
     pub(super) fn follow_a_local(&mut self) {
         self.version = None;
     }
 }
 
 impl Contender {
-    /// The caller leaves. If it had a hold, and that is alone, every older contender has ended, and a contender behind it in this
-    /// process may hold before the node is deleted.
+    /// The caller releases, or stops waiting. If this contender held alone, every older contender has ended, and the next contender of
+    /// this session may hold before the node is deleted.
     ///
-    /// This keeps the order of arrival. The contender behind was blocked by this node in a listing, and numbers only
-    /// grow. So no contender of another process is or comes between the two. All others still wait behind both nodes. A
-    /// lock delay takes longer: the tombstone must be deleted first.
+    /// This keeps the order of arrival. The next contender waits for this node alone, and later nodes get higher numbers. So no
+    /// contender of another session is or comes between the two, and all others wait behind both nodes. With a lock delay, the next
+    /// contender waits until the tombstone is deleted.
     ///
-    /// While a write that is bound to the hold may still take effect, the contender behind waits for the delete, which is ordered
-    /// behind that write. Otherwise the write could take effect while the next one holds. The same if the caller writes in the
-    /// transaction of the release.
+    /// If a write that is bound to the hold may still take effect, the next contender waits for the delete, which is ordered behind
+    /// that write. Otherwise the write could take effect during the next hold. It also waits if the caller writes in the transaction
+    /// of the release.
     pub(super) fn release(&mut self, lost: bool, writes: bool) {
         let at_once = self.terms.discipline.granted_by_listing() && self.terms.delay.is_none();
         let alone = at_once && self.node().is_some() && self.hold.is_handed_over() && self.is_alone();
@@ -107,8 +106,8 @@ impl Contender {
         Some(ReleaseWrite::Record(ReleaseRecord::new(czxid), self.releases.version?))
     }
 
-    /// Whether the end of this blocker may be in a record. Its node must be one whose holder writes records: it holds alone and
-    /// without a delay.
+    /// Whether a record may say how the contender of this blocker ended. Only a contender that holds alone, without a lock delay,
+    /// writes records.
     pub(super) fn may_be_recorded(&self, blocker: &Blocker) -> bool {
         let many_ahead = self.view.place.as_ref().is_some_and(|place| place.ahead >= self.terms.many_ahead);
         let far_back = many_ahead || self.releases.came_far_back;

@@ -12,11 +12,11 @@ pub(super) enum Blocker {
         name: String,
         /// Its deletion proves the grant without another listing.
         grants: bool,
-        /// Its grant, too, lets this contender continue.
+        /// The grant to its contender lets this contender continue too.
         or_granted: bool,
-        /// A watch is set, or its contender, of this session, reports its end.
+        /// A watch is set, or the node is of a contender of this session, which reports its end.
         watched: bool,
-        /// Its contender is of this session, and its release lets this contender hold.
+        /// It is of a contender of this session, whose release lets this contender hold.
         local: bool,
         /// The transaction that created it, if a record may say that its contender has held.
         recorded: Option<Zxid>,
@@ -84,7 +84,7 @@ pub(super) struct View {
     sessionless: Vec<Sessionless>,
     /// The holder marker as [`Flight::InspectFirst`] saw it.
     marker_seen: Option<Box<Inspection>>,
-    /// The parent states no limit yet, in data of this version.
+    /// The version of the parent's data, if the data states no limit yet.
     limit_unset: Option<i32>,
     /// No listing has shown the own place: it follows from the number of the blocker, a node of this session.
     unlisted: bool,
@@ -177,7 +177,7 @@ impl View {
         }
     }
 
-    /// It waits behind a contender of its session, and contenders of other sessions may be between: no listing has shown them.
+    /// Whether it waits behind a contender of its session without a listing, so that contenders of other sessions may be between.
     pub(super) fn is_deferred(&self) -> bool {
         self.unlisted && matches!(self.blocker, Some(Blocker::Node { local: false, .. }))
     }
@@ -265,7 +265,7 @@ impl Contender {
         let skipped = self.sessionless_of(listing);
         let queue = queue.without(&skipped);
         let was_deferred = self.view.is_deferred();
-        // The bound that it had when it came counts contenders that had left before.
+        // The bound that was known at the create also counts contenders that had left by then.
         self.releases.came_far_back &= queue.entries().len() > self.terms.many_ahead;
         (self.view.listing_due, self.view.unlisted) = (false, false);
         self.releases.forget();
@@ -376,8 +376,8 @@ impl Contender {
         }
     }
 
-    /// The create was answered, and a contender of this session has the number right before: that is the blocker, unless
-    /// both read. No node is between the two as long as the parent is the same; see [`Contender::local_released`].
+    /// The create was answered, and another contender of this session has the number right before. This one waits for it, unless
+    /// both read. While the parent is the same node, no number is between the two; see [`Contender::local_released`].
     pub(super) fn stand_behind(&mut self, name: String, place: Option<QueuePlace>) {
         let read_both = || self.terms.node_format.parse(&name).is_none_or(|next| next.mode.reads());
         let reads = self.terms.mode.reads() || self.terms.reads_early;
@@ -391,9 +391,9 @@ impl Contender {
         self.view.wait_unlisted(name, true);
     }
 
-    /// The create was answered, and a contender of this session waits with a node further ahead. Nothing lets the own contender hold
-    /// before that one ends, so its listing can wait. Not behind a reader: its release is known only when its node is deleted, and
-    /// a listing after that would be late.
+    /// The create was answered, and a waiter of this session has a node further ahead. This contender cannot hold before that waiter
+    /// ends, so its listing can wait. Behind a reader it lists at once: the release of a reader is known only when its node is
+    /// deleted, and a listing after that would be late.
     pub(super) fn defer_behind(&mut self, name: String, most_ahead: Option<usize>) {
         let waits_for_writer = self.terms.node_format.parse(&name).is_some_and(|ahead| !ahead.mode.reads());
         let accepts = most_ahead.unwrap_or(usize::MAX) <= self.terms.max_ahead;
@@ -464,9 +464,9 @@ impl Contender {
     /// The grant waits for the watch on the own node, as each grant does that no listing shows. If an operator deletes the
     /// own node at this moment, that is the same as right after the grant.
     ///
-    /// Without a listing, only the numbers show that no node is between. Without an id in its name, only the name shows
-    /// whose node it is. Numbers and names start again if the parent is created again, which needs the deletion of that node
-    /// first. So the other contender must have watched its node.
+    /// Without a listing, only the numbers show that no node is between the two. Without an id in the name, only the name shows whose
+    /// node it is. Both start again if the parent is deleted and created again, and that deletes the other contender's node first. So
+    /// the other contender must have watched its node.
     pub(super) fn local_released(&mut self, name: &str, watched: bool) {
         if self.is_deferred() {
             return self.local_ended(name, false);

@@ -1,12 +1,12 @@
 //! A hold that makes way for contenders of earlier classes, and then continues at its place.
 //!
-//! The holder itself looks for them: it lists the queue, and watches the children until one of an earlier class comes. It then
-//! watches that contender's node, so that its caller is no longer asked once the contender has left. This also finds
-//! foreign clients, and no contender has to write anything.
+//! The holder looks for such contenders: it lists the queue, and watches the children until a contender of an earlier class comes.
+//! Then it watches the node of that contender, so that it can tell its caller when the contender has left. This works with foreign
+//! clients too, because the contender writes nothing.
 //!
-//! To yield, the holder deletes its holder marker and keeps its node. By its number it is still the first of its class. So it
-//! waits for the contenders of earlier classes, and all later contenders of its class still wait behind it. The next holder
-//! marker is a new grant, with a new token.
+//! To yield, the holder deletes its holder marker and keeps its node, which is still the first of its class. It waits for the
+//! contenders of earlier classes, and the later contenders of its class wait behind it. The next holder marker is a new grant, with
+//! a new token.
 
 use super::hold::HoldFacts;
 use super::marker::HolderMarker;
@@ -162,7 +162,7 @@ impl Contender {
         }
     }
 
-    /// The node of the lookout was read, and its watch is set. Returns whether it is that node.
+    /// A node was read, and its watch is set. Returns whether it is the node of the lookout.
     pub(super) fn lookout_watched(&mut self, name: &str, outcome: &Result<Inspection, Failure>) -> bool {
         let Lookout::Node { name: first, watched } = &mut self.yielding.lookout else { return false };
         if first != name {
@@ -182,7 +182,7 @@ impl Contender {
         true
     }
 
-    /// The caller makes way. If another client has asked for the lock too, it withdraws: that request is for more.
+    /// The caller makes way. If another client asks for the release, the contender leaves instead: that is the larger request.
     pub(super) fn yield_lock(&mut self) {
         if !self.is_looking_out() {
             return;
