@@ -133,9 +133,7 @@ pub(crate) const SESSIONLESS: &str = "no session, so it stays until it is delete
 /// `nobody holds it: 10.0.0.7, queued since 10:42:03, a foreign client, waits behind the node /a/lock-0000000000, which has no
 /// session`, if that is so.
 pub(crate) fn stuck(lock: &LockInfo) -> Option<String> {
-    let next = lock.waiters.first().filter(|_| lock.holders.is_empty())?;
-    let node = next.blocked_by.as_deref()?;
-    let who = who(next);
+    let (node, who) = (lock.blocked_by()?, who(lock.waiters.first()?));
     Some(plain(&format!(
         "nobody holds it: {who}, a foreign client, waits behind the node {node}, which has no session"
     )))

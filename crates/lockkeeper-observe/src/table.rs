@@ -171,7 +171,7 @@ fn states(
     let mut states = Vec::new();
     let rings = deadlocks.iter().enumerate().filter(|(_, deadlock)| deadlock.involves(&lock.path));
     states.extend(rings.map(|(at, deadlock)| RowState::Deadlock { certainty: deadlock.certainty, number: at + 1 }));
-    if lock.holders.is_empty() && lock.waiters.first().is_some_and(|waiter| waiter.blocked_by.is_some()) {
+    if lock.blocked_by().is_some() {
         states.push(RowState::Blocked);
     }
     let holders = |is: fn(&ContenderInfo) -> bool| lock.holders.iter().any(is);

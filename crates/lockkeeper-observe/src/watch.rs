@@ -35,5 +35,5 @@ pub use observation::{AlertNotice, Notice, Observation, Options, Snapshot, TreeS
 pub use observer::{ObserveError, Observer};
 pub use records::RecordedEnd;
 pub use rules::{Alert, InvalidRule, Rule};
-pub use tracker::{ContenderState, Limits, LockState, Since, Totals, Tracker, Wanted};
+pub use tracker::{Limits, Since, Totals, Tracker, Wanted};
 pub use view::View;

@@ -32,7 +32,7 @@ pub use read::{Walk, walk};
 pub use revoke::{Asked, RevokeAnswer};
 
 pub use crate::broken::{Broken, Revoked};
-pub use crate::contender::{ContenderInfo, LEASE};
+pub use crate::contender::{ContenderInfo, LEASE, Observed};
 pub use crate::grant::{Grant, Held};
 pub use crate::identity::this_process;
 pub use lockkeeper_session::acl::{SetUp, SharedNode};

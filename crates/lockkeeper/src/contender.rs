@@ -21,6 +21,17 @@ const SHORT_WAIT: Duration = Duration::from_secs(1);
 /// The mode of a leased lock's owner, which distinguishes it from the contenders of a queue.
 pub const LEASE: &str = "lease";
 
+/// Since when a contender holds a lock or waits for it, as an observer of its tree saw it, by the observer's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Observed {
+    /// When it was granted the lock, or when it joined the queue.
+    #[serde(rename = "observed_since_ms", serialize_with = "as_millis")]
+    pub since: SystemTime,
+    /// Whether that is not exact, because the observer did not see it happen. A holder has held the lock since then or longer.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub about: bool,
+}
+
 /// A contender of a lock.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
@@ -83,6 +94,9 @@ pub struct ContenderInfo {
     /// The span of its caller in a distributed trace ([`Acquire::traceparent`](crate::Acquire::traceparent)).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
+    /// What an observer of its tree has seen of it. `None` from calls that read the lock.
+    #[serde(flatten)]
+    pub observed: Option<Observed>,
     /// Its node is a writer's, and it reads until it is upgraded.
     #[serde(skip)]
     pub(crate) reads: bool,
@@ -133,7 +147,8 @@ impl ContenderInfo {
 
     /// Notes that it holds the lock. `settled`: when its queue has changed last, if that is known.
     pub(crate) fn holds(&mut self, settled: Option<SystemTime>) {
-        if !self.abandoned && !self.is_leased() {
+        // A node that is not read does not say when it was created.
+        if !self.abandoned && !self.is_leased() && self.czxid != Zxid(0) {
             self.set_grant(Grant::of(self.since, self.granted, settled));
         }
     }

@@ -210,24 +210,32 @@ impl<'a, 'k> Contest<'a, 'k> {
     /// Describes the lock, with what is known of its contenders. Those that are not known are left out. `counted`: what the servers count
     /// below a node. Tokens have epoch 0 ([`LockInfo::in_epoch`]).
     pub fn described(self, own: &OwnNode, counted: impl FnOnce(&str) -> Option<Counted>) -> LockInfo {
+        self.head(own, counted, |_| None, usize::MAX)
+    }
+
+    /// The same with so many holders and so many waiters at most, and with what `unread` says of a contender that is not known.
+    pub fn head(
+        self,
+        own: &OwnNode,
+        counted: impl FnOnce(&str) -> Option<Counted>,
+        unread: impl Fn(&str) -> Option<ContenderInfo>,
+        most: usize,
+    ) -> LockInfo {
         let (path, known, semaphore, marker) = (self.path, self.known, self.semaphore(), self.marker());
         let listed = self.listed();
         let Counted { entries, changed } = listed.as_deref().and_then(counted).unwrap_or_default();
         let settled = self.settled(changed);
         let roles = self.roles(own);
-        let of = |name: &str| known.get(name).cloned();
+        let of = |name: &str| known.get(name).cloned().or_else(|| unread(name));
         let mut info = LockInfo {
-            path: path.to_owned(),
             permits: roles.permits,
             semaphore: semaphore.map(ForeignSemaphore::name),
-            holders: Vec::new(),
-            waiters: Vec::new(),
             sessionless: roles.sessionless.iter().filter_map(|name| of(name)).collect(),
             unknown: roles.unknown.iter().map(|name| (*name).to_owned()).collect(),
             entries: entries.filter(|_| listed.as_deref() == Some(path)),
-            lease: None,
+            ..LockInfo::unused(path)
         };
-        let mut holders = roles.holders.into_iter().peekable();
+        let mut holders = roles.holders.into_iter().take(most).peekable();
         while let Some(name) = holders.next() {
             let Some(mut contender) = of(name) else { continue };
             // Curator's client asks for the next lease of its semaphore when the one before it has its own.
@@ -241,7 +249,7 @@ impl<'a, 'k> Contest<'a, 'k> {
             contender.holds(settled);
             info.holders.push(contender);
         }
-        for (name, blocked_by) in roles.waiters {
+        for (name, blocked_by) in roles.waiters.into_iter().take(most) {
             let Some(mut contender) = of(name) else { continue };
             contender.blocked_by = blocked_by;
             contender.waits();

@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
+use lockkeeper::admin::ContenderInfo;
 use lockkeeper_history::HoldEnd;
 use lockkeeper_observe::deadlock::Search;
 use lockkeeper_observe::watch::{
@@ -325,18 +326,18 @@ fn alert_text(notice: &AlertNotice) -> String {
             _ => head.trim_end_matches(';').to_owned(),
         };
     };
-    let who = |state: &lockkeeper_observe::watch::ContenderState, about: &str| {
-        let since = std::time::Duration::from_millis(u64::try_from(state.since_ms).unwrap_or(0));
-        let who = state.contender.who.as_deref().unwrap_or("an unnamed client");
-        let about = if state.about { about } else { "" };
-        let why = state.contender.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
-        (format!("{who}{why}"), format!("{about}{}", spell(since)))
+    let who = |it: &ContenderInfo, about: &str| {
+        let why = it.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
+        let lasted = it.observed.and_then(|it| alert.at.wall_time().duration_since(it.since).ok()).unwrap_or_default();
+        let about = if it.observed.is_some_and(|it| it.about) { about } else { "" };
+        (plain(&format!("{}{why}", it.described)), format!("{about}{}", spell(lasted)))
     };
-    let oldest = lock.holders.iter().max_by_key(|holder| holder.since_ms).map(|holder| who(holder, "at least "));
+    let oldest = lock.holders.iter().min_by_key(|holder| holder.observed.map(|it| it.since));
+    let oldest = oldest.map(|holder| who(holder, "at least "));
     let it = if head.ends_with(';') { " it" } else { "" };
     let held = match oldest {
         Some((who, since)) => format!("{it} is held by {who} for {since}"),
-        None if lock.blocked => format!("{it} is blocked by a node without a session"),
+        None if lock.blocked_by().is_some() => format!("{it} is blocked by a node without a session"),
         None => format!("{it} has no holder"),
     };
     let waiting = match lock.waiters.first().map(|waiter| who(waiter, "about ")) {
@@ -348,34 +349,29 @@ fn alert_text(notice: &AlertNotice) -> String {
 
 #[cfg(test)]
 mod tests {
-    use lockkeeper_observe::watch::{Alert, Contender, ContenderState, LockState, Moment};
+    use lockkeeper::admin::{LockInfo, Observed};
+    use lockkeeper_observe::watch::{Alert, Moment};
 
     use super::*;
 
     #[test]
     fn an_alert_names_the_oldest_holder_and_waiter() {
-        let state = |who: Option<&str>, since_ms, about: bool| {
-            let (lock, node, who) = ("/locks/a".into(), "/locks/a/n".into(), who.map(str::to_owned));
-            let message = about.then(|| "full reindex".to_owned());
-            let contender = Contender { lock, node, who, message, mode: "exclusive", session: None };
-            ContenderState { contender: contender.into(), since_ms, about, info: None }
+        let at = Moment { ms: 0, wall_ms: 1_764_200_000_000 };
+        let contender = |who: Option<&str>, seconds, about: bool| {
+            let mut info = ContenderInfo::unread("n".to_owned());
+            who.iter().for_each(|who| info.described = (*who).to_owned());
+            info.message = about.then(|| "full reindex".to_owned());
+            info.observed = Some(Observed { since: at.wall_time() - Duration::from_secs(seconds), about });
+            info
         };
-        let lock = LockState {
-            path: "/locks/a".into(),
-            holders: vec![state(Some("ann@db1 (pid 7)"), 3_600_000, true)],
-            waiters: vec![state(None, 2_000, false), state(Some("x"), 1_000, false)],
-            garbage: 0,
-            blocked: false,
-        };
-        let alert = Alert {
-            rule: "held>1h".parse().unwrap(),
-            subject: "/locks/a".into(),
-            firing: true,
-            grants: None,
-            at: Moment { ms: 0, wall_ms: 0 },
-        };
+        let mut lock = LockInfo::unused("/locks/a");
+        lock.holders = vec![contender(Some("ann@db1 (pid 7)"), 3_600, true)];
+        let free_of_waiters = lock.clone();
+        lock.waiters = vec![contender(None, 2, false), contender(Some("x"), 1, false)];
+        let alert =
+            Alert { rule: "held>1h".parse().unwrap(), subject: "/locks/a".into(), firing: true, grants: None, at };
         let changes = Alert { rule: "changes>5/h".parse().unwrap(), grants: Some(6), ..alert.clone() };
-        let mut changed = AlertNotice { alert: changes, lock: Some(LockState { waiters: Vec::new(), ..lock.clone() }) };
+        let mut changed = AlertNotice { alert: changes, lock: Some(free_of_waiters) };
         assert_eq!(
             alert_text(&changed),
             "changes>5/1h: /locks/a was granted 6 times in 1 h; it is held by ann@db1 (pid 7) (full reindex) for at least 1 h"

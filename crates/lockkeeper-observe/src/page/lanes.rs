@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use lockkeeper::admin::ContenderInfo;
 use lockkeeper_session::ensemble::is_below;
 use lockkeeper_session::text::plain;
 
 use crate::watch::recent::{Blind, PastHold};
-use crate::watch::{ContenderState, LockGlance, Moment};
+use crate::watch::{LockGlance, Moment};
 
 /// The length of the axis. A bar is at least one unit wide.
 pub(super) const UNITS: i64 = 1_000;
@@ -42,14 +43,14 @@ const MINUTES: [i64; 3] = [4, 20, 60];
 /// The time until now: the last hour, or the time since the observer's start with something before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
-    until_ms: i64,
+    until: Moment,
     minutes: i64,
 }
 
 impl Axis {
     pub(super) fn new(now: Moment) -> Self {
         let fits = |minutes: &i64| now.ms <= minutes * 60_000;
-        Axis { until_ms: now.ms, minutes: MINUTES.into_iter().find(fits).unwrap_or(60) }
+        Axis { until: now, minutes: MINUTES.into_iter().find(fits).unwrap_or(60) }
     }
 
     /// The names of the ends of its quarters.
@@ -64,7 +65,7 @@ impl Axis {
     /// Where this time is, in units; earlier times are at its begin.
     fn at(self, ms: i64) -> i64 {
         let window = self.minutes * 60_000;
-        let ago = self.until_ms.saturating_sub(ms).clamp(0, window);
+        let ago = self.until.ms.saturating_sub(ms).clamp(0, window);
         UNITS - ago * UNITS / window
     }
 
@@ -75,16 +76,16 @@ impl Axis {
 
     /// The lanes of a lock: those that hold it now first, then those that held it longest.
     pub(super) fn lanes(self, lock: &LockGlance) -> Vec<Lane> {
-        let mut lanes: HashMap<&str, Lane> = HashMap::new();
+        let mut lanes: HashMap<String, Lane> = HashMap::new();
         for hold in &lock.past.holds {
-            let lane = lanes.entry(name(hold.contender.who.as_deref())).or_default();
+            let lane = lanes.entry(name(hold.contender.who.as_deref().unwrap_or_default())).or_default();
             lane.add(self, hold);
         }
-        for holder in lock.state.iter().flat_map(|state| &state.holders) {
-            let lane = lanes.entry(name(holder.contender.who.as_deref())).or_default();
+        for holder in &lock.lock.holders {
+            let lane = lanes.entry(name(&holder.described)).or_default();
             lane.add_now(self, holder);
         }
-        let mut lanes: Vec<_> = lanes.into_iter().map(|(who, lane)| Lane { who: plain(who), ..lane }).collect();
+        let mut lanes: Vec<_> = lanes.into_iter().map(|(who, lane)| Lane { who, ..lane }).collect();
         for lane in &mut lanes {
             join(&mut lane.past);
             join(&mut lane.now);
@@ -99,11 +100,11 @@ impl Axis {
 
     /// Where it is not known what happened to a lock: before the observer's start, before what is kept, and in gaps.
     pub(super) fn unknown<'g>(self, lock: &LockGlance, gaps: impl IntoIterator<Item = &'g Blind>) -> Vec<Bar> {
-        let begin = self.until_ms - self.minutes * 60_000;
+        let begin = self.until.ms - self.minutes * 60_000;
         let since = lock.past.holds_since_ms.max(0);
         let mut bars: Vec<_> = (since > begin).then(|| self.bar(begin, since)).into_iter().collect();
-        let gaps = gaps.into_iter().filter(|gap| is_below(&lock.path, gap.root.trim_end_matches('/')));
-        bars.extend(gaps.map(|gap| self.bar(gap.since.ms, gap.until.map_or(self.until_ms, |until| until.ms))));
+        let gaps = gaps.into_iter().filter(|gap| is_below(&lock.lock.path, gap.root.trim_end_matches('/')));
+        bars.extend(gaps.map(|gap| self.bar(gap.since.ms, gap.until.map_or(self.until.ms, |until| until.ms))));
         join(&mut bars);
         bars
     }
@@ -122,18 +123,19 @@ impl Lane {
         }
     }
 
-    fn add_now(&mut self, axis: Axis, holder: &ContenderState) {
-        self.now.push(axis.bar(axis.until_ms.saturating_sub(holder.since_ms), axis.until_ms));
+    fn add_now(&mut self, axis: Axis, holder: &ContenderInfo) {
+        let since = holder.observed.map_or(axis.until, |it| axis.until.of_wall(it.since));
+        self.now.push(axis.bar(since.ms, axis.until.ms));
         self.holds += 1;
-        self.held_ms = self.held_ms.saturating_add(holder.since_ms);
+        self.held_ms = self.held_ms.saturating_add(axis.until.ms - since.ms);
     }
 }
 
 /// The name of a lane: a holder without its process, because a command has another process each time.
-fn name(who: Option<&str>) -> &str {
-    let who = who.filter(|who| !who.is_empty()).unwrap_or(UNNAMED);
+fn name(who: &str) -> String {
+    let who = plain(if who.is_empty() { UNNAMED } else { who });
     match who.strip_suffix(')').and_then(|rest| rest.rsplit_once(" (pid ")) {
-        Some((name, pid)) if !name.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        Some((name, pid)) if !name.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) => name.to_owned(),
         _ => who,
     }
 }
@@ -150,36 +152,35 @@ fn join(bars: &mut Vec<Bar>) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
+
+    use lockkeeper::admin::{LockInfo, Observed};
 
     use super::*;
     use crate::watch::recent::Past;
-    use crate::watch::{Contender, End, LockState, Since};
+    use crate::watch::{Contender, End, Since};
 
-    const NOW: Moment = Moment { ms: 7_200_000, wall_ms: 0 };
-
-    fn contender(who: &str) -> Arc<Contender> {
-        let (who, message, session) = (Some(who.to_owned()), None, None);
-        Arc::new(Contender { lock: "/locks/a".into(), node: "/n".into(), who, message, mode: "exclusive", session })
-    }
+    const NOW: Moment = Moment { ms: 7_200_000, wall_ms: 1_764_200_000_000 };
 
     fn hold(who: &str, ended_ago_s: i64, held_s: u64, how: End) -> PastHold {
         let ended = Moment { ms: NOW.ms - ended_ago_s * 1_000, wall_ms: 0 };
-        PastHold { contender: contender(who), held: Duration::from_secs(held_s), ended, how, about: false }
+        let (who, message, session) = (Some(who.to_owned()), None, None);
+        let contender =
+            Contender { lock: "/locks/a".into(), node: "/n".into(), who, message, mode: "exclusive", session };
+        PastHold { contender: contender.into(), held: Duration::from_secs(held_s), ended, how, about: false }
     }
 
-    fn lock(holds: Vec<PastHold>, holders: &[(&str, i64)]) -> LockGlance {
-        let state = |(who, since_s): &(&str, i64)| ContenderState {
-            contender: contender(who),
-            since_ms: since_s * 1_000,
-            about: false,
-            info: None,
+    fn lock(holds: Vec<PastHold>, holders: &[(&str, u64)]) -> LockGlance {
+        let holder = |(who, since_s): &(&str, u64)| {
+            let mut info = ContenderInfo::unread(String::new());
+            info.described = (*who).to_owned();
+            info.observed = Some(Observed { since: NOW.wall_time() - Duration::from_secs(*since_s), about: false });
+            info
         };
-        let holders = holders.iter().map(state).collect();
-        let state = LockState { path: "/locks/a".into(), holders, waiters: vec![], garbage: 0, blocked: false };
+        let mut lock = LockInfo::unused("/locks/a");
+        lock.holders = holders.iter().map(holder).collect();
         let past = Past { holds, holds_since_ms: i64::MIN, ..Past::default() };
-        LockGlance { path: "/locks/a".into(), state: Some(state), since: Since::default(), past }
+        LockGlance { lock, since: Since::default(), past }
     }
 
     #[test]
@@ -229,10 +230,9 @@ mod tests {
 
     #[test]
     fn only_a_process_is_cut_off_a_name() {
-        assert_eq!(name(Some("ann@db1 (pid 12)")), "ann@db1");
-        assert_eq!(name(Some("(pid 12)")), "(pid 12)");
-        assert_eq!(name(Some("x (pid a)")), "x (pid a)");
-        assert_eq!(name(Some("")), UNNAMED);
-        assert_eq!(name(None), UNNAMED);
+        assert_eq!(name("ann@db1 (pid 12)"), "ann@db1");
+        assert_eq!(name("(pid 12)"), "(pid 12)");
+        assert_eq!(name("x (pid a)"), "x (pid a)");
+        assert_eq!(name(""), UNNAMED);
     }
 }

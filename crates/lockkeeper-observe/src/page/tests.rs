@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use lockkeeper::admin::ContenderInfo;
+use lockkeeper::admin::{ContenderInfo, LockInfo, Observed};
 use lockkeeper::contest::{Contest, OwnNode};
 use lockkeeper_session::Zxid;
 use lockkeeper_session::ensemble::Node;
@@ -9,10 +9,7 @@ use lockkeeper_session::ensemble::Node;
 use super::*;
 use crate::deadlock::{Certainty, Deadlock, among};
 use crate::watch::recent::{Past, PastHold};
-use crate::watch::{
-    Contender, ContenderState, End, Glance, JobHealth, JobLine, Jobs, LockGlance, LockState, Moment, Since, Totals,
-    TreeState,
-};
+use crate::watch::{Contender, End, Glance, JobHealth, JobLine, Jobs, LockGlance, Moment, Since, Totals, TreeState};
 
 const EVIL: &str = "</td><script>alert(1)</script>\"'&\u{202e}\u{1b}[2J";
 
@@ -20,24 +17,28 @@ fn moment(ms: i64) -> Moment {
     Moment { ms, wall_ms: 1_764_200_000_000 + ms }
 }
 
-fn state(lock: &str, who: &str, since_ms: i64) -> ContenderState {
-    let (who, message, session) = (Some(who.to_owned()), Some(EVIL.to_owned()), None);
-    let contender =
-        Contender { lock: lock.into(), node: format!("{lock}/n").into(), who, message, mode: "exclusive", session };
-    ContenderState { contender: contender.into(), since_ms, about: false, info: None }
+fn contender(who: &str, since: Moment) -> ContenderInfo {
+    let mut info = ContenderInfo::unread("n".to_owned());
+    (info.described, info.message) = (who.to_owned(), Some(EVIL.to_owned()));
+    info.observed = Some(Observed { since: since.wall_time(), about: false });
+    info
 }
 
 /// An hour of a lock with texts that want to be more than texts.
 fn glance(path: &str, who: &str) -> Glance {
     let now = moment(7_200_000);
-    let holder = state(path, who, 3_000);
     let how = End::Broken { by: EVIL.to_owned(), reason: EVIL.to_owned() };
-    let (contender, held, ended) = (holder.contender.clone(), Duration::from_secs(2), moment(7_100_000));
-    let holds = vec![PastHold { contender, held, ended, how, about: true }];
+    let (named, message, session) = (Some(who.to_owned()), Some(EVIL.to_owned()), None);
+    let node = format!("{path}/n").into();
+    let past = Contender { lock: path.into(), node, who: named, message, mode: "exclusive", session };
+    let (held, ended) = (Duration::from_secs(2), moment(7_100_000));
+    let holds = vec![PastHold { contender: past.into(), held, ended, how, about: true }];
     let past = Past { holds, holds_since_ms: i64::MIN, grants: 4_200, waits: Some((830, 3_010)), waits_since_ms: 0 };
-    let since = Since { waiters: 1, holders: 1, held: Some(moment(7_197_000)), waiting: Some(moment(7_198_000)) };
-    let waiters = vec![state(path, who, 2_000)];
-    let state = LockState { path: path.into(), holders: vec![holder], waiters, garbage: 2, blocked: false };
+    let (held, waiting) = (moment(7_197_000), moment(7_198_000));
+    let since = Since { waiters: 1, holders: 1, held: Some(held), waiting: Some(waiting) };
+    let mut lock = LockInfo::unused(path);
+    (lock.holders, lock.waiters) = (vec![contender(who, held)], vec![contender(who, waiting)]);
+    lock.sessionless = vec![contender(who, held); 2];
     let totals = Totals { in_use: 1, waiters: 1, holders: 1, ..Totals::default() };
     let tree = TreeState { root: "/locks".into(), servers: who.into(), connected: false, totals };
     Glance {
@@ -48,7 +49,7 @@ fn glance(path: &str, who: &str) -> Glance {
         jobs: vec![],
         gaps: vec![],
         waited_for: 1,
-        locks: vec![LockGlance { path: path.into(), state: Some(state), since, past }],
+        locks: vec![LockGlance { lock, since, past }],
         others: 3,
     }
 }
@@ -130,9 +131,9 @@ fn a_page_says_what_is_known_of_a_lock() {
 
 #[test]
 fn a_lock_that_was_never_seen_has_a_page_that_says_so() {
-    let (path, state, since) = ("/locks/none".into(), None, Since::default());
+    let (lock, since) = (LockInfo::unused("/locks/none"), Since::default());
     let past = Past { holds_since_ms: i64::MIN, waits_since_ms: i64::MIN, ..Past::default() };
-    let locks = vec![LockGlance { path, state, since, past }];
+    let locks = vec![LockGlance { lock, since, past }];
     let glance = Glance { now: moment(90_000), locks, ..glance("/x", "x") };
     let page = view::one(&glance, &command).into_string();
     assert!(page.contains("No contender is in its queue.") && page.contains("No hold ended in the 1 min 30 s since"));

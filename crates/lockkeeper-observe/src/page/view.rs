@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use humantime::format_rfc3339_seconds;
+use lockkeeper::admin::ContenderInfo;
 use lockkeeper_session::text::{plain, spell};
 use maud::{DOCTYPE, Markup, html};
 
@@ -12,7 +13,7 @@ use super::parts::{Command, link, more, shown};
 use super::{jobs, rings};
 use crate::deadlock::{Certainty, Deadlock};
 use crate::watch::recent::{Past, PastHold, WINDOW};
-use crate::watch::{ContenderState, End, Glance, LockGlance, TreeState};
+use crate::watch::{End, Glance, LockGlance, TreeState};
 
 /// How many locks have lanes. The page of each lock has them too.
 const WITH_LANES: usize = 20;
@@ -54,13 +55,13 @@ pub(super) fn all(glance: &Glance, command: &Command) -> Markup {
 /// The page of one lock.
 pub(super) fn one(glance: &Glance, command: &Command) -> Markup {
     let Some(lock) = glance.locks.first() else { return all(glance, command) };
-    let path = plain(&lock.path);
+    let path = plain(&lock.lock.path);
     let body = html! {
         h1 { (path) }
         div data-part="lock" {
             (summary(glance, lock))
             (commands(lock, glance, command))
-            (queue(lock))
+            (queue(glance, lock))
             h2 { "Last hour" }
             (key())
             (lanes(glance, lock, LANES_OF_ONE, true))
@@ -231,34 +232,32 @@ fn row(glance: &Glance, lock: &LockGlance, command: &Command, at: usize) -> Mark
     let (p50, p99) = waits(&lock.past);
     html! {
         tr role="row" {
-            th scope="row" role="rowheader" { (link(&lock.path)) (badges(glance, lock)) }
+            th scope="row" role="rowheader" { (link(&lock.lock.path)) (badges(glance, lock)) }
             td.number role="cell" data-label="grants" { (grants(glance, &lock.past)) }
             td.number role="cell" data-label="waits p50" { (p50) }
             td.number role="cell" data-label="waits p99" { (p99) }
-            td.number role="cell" data-label="oldest wait" { (oldest_wait(lock)) }
+            td.number role="cell" data-label="oldest wait" { (oldest_wait(glance, lock)) }
             td.number role="cell" data-label="waiters" { (lock.since.waiters) }
             td."who wide" role="cell" data-label="holder" { (holders(lock)) }
-            td.number role="cell" data-label="held for" { (held_for(lock)) }
+            td.number role="cell" data-label="held for" { (held_for(glance, lock)) }
         }
         tr.more role="row" {
             td colspan="8" role="cell" {
                 @if at < WITH_LANES { (lanes(glance, lock, LANES, at == 0)) }
-                (shown(command, &["why", &lock.path]))
+                (shown(command, &["why", &lock.lock.path]))
             }
         }
     }
 }
 
 fn badges(glance: &Glance, lock: &LockGlance) -> Markup {
-    let state = lock.state.as_ref();
+    let garbage = lock.lock.sessionless.len();
     html! {
-        @for number in rings_of(glance, &lock.path) {
+        @for number in rings_of(glance, &lock.lock.path) {
             " " a."badge bad" href=(format!("/#deadlock-{number}")) { "deadlock " (number) }
         }
-        @if state.is_some_and(|state| state.blocked) { " " span."badge bad" { "blocked by a node without a session" } }
-        @else if let Some(garbage) = state.map(|state| state.garbage).filter(|garbage| *garbage > 0) {
-            " " span."badge warn" { (garbage) " without a session" }
-        }
+        @if lock.lock.blocked_by().is_some() { " " span."badge bad" { "blocked by a node without a session" } }
+        @else if garbage > 0 { " " span."badge warn" { (garbage) " without a session" } }
     }
 }
 
@@ -276,9 +275,9 @@ fn summary(glance: &Glance, lock: &LockGlance) -> Markup {
         p { (badges(glance, lock)) }
         dl.numbers {
             (word("waiters", &html! { (lock.since.waiters) }))
-            (word("oldest wait", &html! { (oldest_wait(lock)) }))
+            (word("oldest wait", &html! { (oldest_wait(glance, lock)) }))
             (word("holder", &holders(lock)))
-            (word("held for", &html! { (held_for(lock)) }))
+            (word("held for", &html! { (held_for(glance, lock)) }))
             (word("grants", &html! { (grants(glance, &lock.past)) }))
             (word("waits p50", &html! { (p50) }))
             (word("waits p99", &html! { (p99) }))
@@ -288,15 +287,14 @@ fn summary(glance: &Glance, lock: &LockGlance) -> Markup {
 
 fn commands(lock: &LockGlance, glance: &Glance, command: &Command) -> Markup {
     html! {
-        (shown(command, &["why", &lock.path]))
-        (shown(command, &["history", &lock.path]))
-        @if rings_of(glance, &lock.path).next().is_some() { (shown(command, &["deadlocks"])) }
+        (shown(command, &["why", &lock.lock.path]))
+        (shown(command, &["history", &lock.lock.path]))
+        @if rings_of(glance, &lock.lock.path).next().is_some() { (shown(command, &["deadlocks"])) }
     }
 }
 
-fn queue(lock: &LockGlance) -> Markup {
-    let (holders, waiters) =
-        lock.state.as_ref().map_or((&[][..], &[][..]), |state| (&state.holders[..], &state.waiters[..]));
+fn queue(glance: &Glance, lock: &LockGlance) -> Markup {
+    let (holders, waiters) = (&lock.lock.holders, &lock.lock.waiters);
     html! {
         h2 { "Queue" }
         @if holders.is_empty() && waiters.is_empty() {
@@ -310,8 +308,8 @@ fn queue(lock: &LockGlance) -> Markup {
                         th scope="col" { "mode" } th scope="col" { "message" } th scope="col" { "session" }
                     } }
                     tbody {
-                        @for holder in holders.iter().take(ROWS) { (contender(holder, ("holds", held_so_far(holder)))) }
-                        @for waiter in waiters.iter().take(ROWS) { (contender(waiter, ("waits", about(millis(waiter.since_ms), waiter.about)))) }
+                        @for holder in holders.iter().take(ROWS) { (contender(holder, ("holds", held_so_far(glance, holder)))) }
+                        @for waiter in waiters.iter().take(ROWS) { (contender(waiter, ("waits", waited_so_far(glance, waiter)))) }
                     }
                 }
             }
@@ -321,16 +319,15 @@ fn queue(lock: &LockGlance) -> Markup {
     }
 }
 
-fn contender(state: &ContenderState, (word, time): (&str, String)) -> Markup {
-    let it = &state.contender;
+fn contender(it: &ContenderInfo, (word, time): (&str, String)) -> Markup {
     html! {
         tr {
-            th.who scope="row" { (who(it.who.as_deref())) }
+            th.who scope="row" { (who(Some(&it.described))) }
             td { (word) }
             td.number { (time) }
             td { (it.mode) }
             td.who { @if let Some(message) = &it.message { (plain(message)) } }
-            td { @if let Some(session) = it.session { code { (session) } } }
+            td { @if !it.session.is_none() { code { (it.session) } } }
         }
     }
 }
@@ -470,11 +467,10 @@ fn key() -> Markup {
 }
 
 fn holders(lock: &LockGlance) -> Markup {
-    let holders = lock.state.as_ref().map_or(&[][..], |state| &state.holders[..]);
     html! {
-        @match holders.iter().max_by_key(|holder| holder.since_ms) {
+        @match oldest_holder(lock) {
             Some(oldest) => {
-                (who(oldest.contender.who.as_deref()))
+                (who(Some(&oldest.described)))
                 @if lock.since.holders > 1 { " and " (lock.since.holders - 1) " more" }
             }
             None => span.muted { "nobody" }
@@ -482,15 +478,16 @@ fn holders(lock: &LockGlance) -> Markup {
     }
 }
 
-fn held_for(lock: &LockGlance) -> String {
-    let holders = lock.state.as_ref().map_or(&[][..], |state| &state.holders[..]);
-    let oldest = holders.iter().max_by_key(|holder| holder.since_ms);
-    oldest.map_or_else(|| NONE.to_owned(), held_so_far)
+fn oldest_holder(lock: &LockGlance) -> Option<&ContenderInfo> {
+    lock.lock.holders.iter().min_by_key(|holder| holder.observed.map(|it| it.since))
 }
 
-fn oldest_wait(lock: &LockGlance) -> String {
-    let waiters = lock.state.as_ref().map_or(&[][..], |state| &state.waiters[..]);
-    waiters.first().map_or_else(|| NONE.to_owned(), |first| about(millis(first.since_ms), first.about))
+fn held_for(glance: &Glance, lock: &LockGlance) -> String {
+    oldest_holder(lock).map_or_else(|| NONE.to_owned(), |oldest| held_so_far(glance, oldest))
+}
+
+fn oldest_wait(glance: &Glance, lock: &LockGlance) -> String {
+    lock.lock.waiters.first().map_or_else(|| NONE.to_owned(), |first| waited_so_far(glance, first))
 }
 
 fn waits(past: &Past) -> (String, String) {
@@ -530,15 +527,25 @@ fn about(time: Duration, is_about: bool) -> String {
 }
 
 /// How long a holder has held its lock: at least so long if its grant was not seen.
-fn held_so_far(holder: &ContenderState) -> String {
-    let least = if holder.about { "at least " } else { "" };
-    format!("{least}{}", spell(millis(holder.since_ms)))
+fn held_so_far(glance: &Glance, holder: &ContenderInfo) -> String {
+    let (held, is_least) = lasted(glance, holder);
+    format!("{}{}", if is_least { "at least " } else { "" }, spell(held))
+}
+
+fn waited_so_far(glance: &Glance, waiter: &ContenderInfo) -> String {
+    let (waited, is_about) = lasted(glance, waiter);
+    about(waited, is_about)
+}
+
+/// How long a contender has held the lock or waited, and whether that is not exact.
+fn lasted(glance: &Glance, contender: &ContenderInfo) -> (Duration, bool) {
+    let lasted = |since| glance.now.wall_time().duration_since(since).unwrap_or_default();
+    contender.observed.map_or((Duration::ZERO, true), |it| (lasted(it.since), it.about))
 }
 
 /// How long ago that was; `None` for a time in the future, of a server whose clock is ahead.
 fn ago(glance: &Glance, then: SystemTime) -> Option<String> {
-    let now = UNIX_EPOCH + millis(glance.now.wall_ms);
-    Some(spell(now.duration_since(then).ok()?))
+    Some(spell(glance.now.wall_time().duration_since(then).ok()?))
 }
 
 fn millis(ms: i64) -> Duration {

@@ -23,8 +23,18 @@ impl Moment {
         Duration::from_millis(u64::try_from(self.ms - earlier.ms).unwrap_or(0))
     }
 
+    /// It by the wall clock.
+    pub fn wall_time(self) -> SystemTime {
+        UNIX_EPOCH + Duration::from_millis(u64::try_from(self.wall_ms).unwrap_or(0))
+    }
+
+    /// An earlier moment by the wall clock as it is now.
+    pub(super) fn wall_time_of(self, earlier: Moment) -> SystemTime {
+        self.of_wall_ms(self.wall_ms - (self.ms - earlier.ms)).wall_time()
+    }
+
     /// The moment of this wall time, as seen now. A time in the future, of a clock that is ahead, counts as now.
-    pub(super) fn of_wall(self, wall: SystemTime) -> Moment {
+    pub(crate) fn of_wall(self, wall: SystemTime) -> Moment {
         self.of_wall_ms(wall.duration_since(UNIX_EPOCH).map_or(0, as_ms))
     }
 

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, watch};
 use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
 use super::journal::{Journal, JournalError};
 use super::rules::{Alert, Rule, Rules};
-use super::tracker::{Limits, LockState, Totals, Tracker};
+use super::tracker::{Limits, Totals, Tracker};
 use super::view::View;
 use crate::deadlock::{Certainty, Deadlock};
 
@@ -89,7 +89,7 @@ pub struct AlertNotice {
     pub alert: Alert,
     /// The lock, if the alert is about one that has contenders.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub lock: Option<LockState>,
+    pub lock: Option<LockInfo>,
 }
 
 /// All locks as they are now.
@@ -99,8 +99,9 @@ pub struct Snapshot {
     pub at_ms: i64,
     /// The trees.
     pub trees: Vec<TreeState>,
-    /// The locks with contenders, by path.
-    pub locks: Vec<LockState>,
+    /// The locks that are in use, by path, with what was seen of each contender
+    /// ([`ContenderInfo::observed`](lockkeeper::admin::ContenderInfo::observed)).
+    pub locks: Vec<LockInfo>,
     /// The rules that hold, with their subjects.
     pub alerts: Vec<(String, Arc<str>)>,
 }
@@ -175,6 +176,11 @@ impl TreeSeen {
         self.tracker.has_walked() && self.tracker.gap().is_none()
     }
 
+    /// A lock as it is at this moment, with so many holders and so many waiters at most.
+    fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockInfo> {
+        Some(self.tracker.lock_head(path, now, most)?.in_epoch(self.epoch))
+    }
+
     fn state(&self) -> TreeState {
         TreeState {
             root: self.root.clone(),
@@ -239,7 +245,11 @@ impl Observation {
     pub fn snapshot(&self) -> Snapshot {
         let (state, now) = (self.lock(), self.now());
         let trees = state.trees.iter().map(TreeSeen::state);
-        let mut locks: Vec<_> = state.trees.iter().flat_map(|tree| tree.tracker.locks(now)).collect();
+        let of = |tree: &TreeSeen| {
+            let epoch = tree.epoch;
+            tree.tracker.locks(now).into_iter().map(move |lock| lock.in_epoch(epoch))
+        };
+        let mut locks: Vec<_> = state.trees.iter().flat_map(of).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts: state.alerts() }
     }
@@ -507,7 +517,7 @@ impl ObservationState {
     /// Makes notices of the alerts until now.
     fn raise(&mut self, now: Moment) {
         for alert in self.rules.take(now) {
-            let lock = self.trees.iter().find_map(|tree| tree.tracker.lock_head(&alert.subject, now, usize::MAX));
+            let lock = self.trees.iter().find_map(|tree| tree.lock_head(&alert.subject, now, usize::MAX));
             self.push(Notice::Alert(Box::new(AlertNotice { alert, lock })));
         }
     }

@@ -18,7 +18,7 @@ use lockkeeper::contest::{OwnNode, child, node_of, own_place_of};
 use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
 use lockkeeper_session::text::moment;
-pub use state::{ContenderState, LockState, Since, Totals};
+pub use state::{Since, Totals};
 
 use super::fact::{End, Fact, GapCause, Moment, What};
 use super::records::RecordedEnd;

@@ -148,8 +148,8 @@ fn look_at(observation: &Observation, log: &Log) {
     let snapshot = observation.snapshot();
     for lock in &snapshot.locks {
         for holder in &lock.holders {
-            let (lock, node) = (lock.path.to_string(), holder.contender.node.to_string());
-            let granted = UNIX_EPOCH + Duration::from_millis(u64::try_from(snapshot.at_ms - holder.since_ms).unwrap());
+            let (lock, node) = (lock.path.clone(), holder.node_path(&lock.path));
+            let granted = holder.observed.unwrap().since;
             let text = format!("observed: {holder:?}");
             // It hears of a grant after it, and of an end too.
             let asked = Between(before - Duration::from_secs(5), now());

@@ -10,7 +10,7 @@ use lockkeeper::admin::{Admin, LockInfo};
 use lockkeeper_core::leased::{Held, Record};
 use lockkeeper_history::{HoldEnd, Recorder};
 use lockkeeper_observe::watch::{
-    End, Journal, LockState, Notice, Observation, Observer, Options, RecordedEnd, Snapshot, Totals, View,
+    End, Journal, Notice, Observation, Observer, Options, RecordedEnd, Snapshot, Totals, View,
 };
 use lockkeeper_server::Server;
 use lockkeeper_testkit::proxy::{Cut, OpCode, Proxy};
@@ -116,8 +116,8 @@ impl Watching {
 }
 
 /// Whether the nodes of its contenders were read.
-fn is_read(lock: &LockState) -> bool {
-    lock.holders.iter().chain(&lock.waiters).all(|state| state.info.is_some())
+fn is_read(lock: &LockInfo) -> bool {
+    lock.holders.iter().chain(&lock.waiters).all(|contender| !contender.session.is_none())
 }
 
 fn journal(dir: &Path) -> Vec<Value> {
@@ -196,7 +196,7 @@ async fn everything_is_seen(server: SocketAddr) {
             lock.is_some_and(|lock| is_read(lock) && lock.holders.len() == 1 && lock.waiters.len() == 2)
         })
         .await;
-    assert_eq!(&*snapshot.locks[0].holders[0].contender.node, holder);
+    assert_eq!(snapshot.locks[0].holders[0].node_path("/locks/kazoo"), holder);
     delete(&other, &impatient).await;
     delete(&kazoo, &holder).await;
     // Ours, from a session of its own.
@@ -265,7 +265,7 @@ fn a_recorded_release_is_released_and_a_loss_that_is_recorded_later_explains_the
 
         let guard = ours.mutex("/locks/b").acquire().await.unwrap();
         let recording = Recorder::new(&ours).begin(&guard);
-        let seen = |snapshot: &Snapshot| snapshot.locks.iter().any(|lock| &*lock.path == "/locks/b" && is_read(lock));
+        let seen = |snapshot: &Snapshot| snapshot.locks.iter().any(|lock| lock.path == "/locks/b" && is_read(lock));
         watching.until("it is seen", seen).await;
         delete(&foreign(&servers).await, &guard.node()).await;
         let ended = watching.facts("/locks/b", "ended", 1).await;
@@ -292,7 +292,7 @@ fn a_lost_connection_is_one_gap_and_the_state_after_it_is_right() {
         let has = |snapshot: &Snapshot, holder: &str, waiters: usize| {
             let lock = snapshot.locks.iter().find(|lock| &*lock.path == "/locks/a");
             lock.is_some_and(|lock| {
-                let holds = lock.holders.iter().any(|state| *state.contender.node == *holder);
+                let holds = lock.holders.iter().any(|it| it.node_path(&lock.path) == holder);
                 holds && lock.waiters.len() == waiters && is_read(lock)
             })
         };
@@ -345,9 +345,8 @@ fn a_break_and_a_revoked_hold_are_told_with_who_did_it() {
         admin.revoke("/locks/asked", Some("a deploy")).await.unwrap();
         watching
             .until("the request is seen", |snapshot| {
-                let lock = snapshot.locks.iter().find(|lock| &*lock.path == "/locks/asked");
-                let info = lock.and_then(|lock| lock.holders.first()?.info.as_ref());
-                info.is_some_and(|info| info.revocation.is_some())
+                let lock = snapshot.locks.iter().find(|lock| lock.path == "/locks/asked");
+                lock.and_then(|lock| lock.holders.first()?.revocation.as_ref()).is_some()
             })
             .await;
         guard.release().await.unwrap();
@@ -394,7 +393,7 @@ fn a_semaphore_of_foreign_clients_is_one_lock_however_often_it_is_used() {
         let snapshot = watching.until("it is waited for", |snapshot| {
             snapshot.locks.iter().any(|lock| lock.holders.len() == 1 && lock.waiters.len() == 1 && is_read(lock))
         });
-        assert_eq!(*snapshot.await.locks[0].holders[0].contender.node, *lease);
+        assert_eq!(snapshot.await.locks[0].holders[0].node_path("/locks/c"), lease);
     });
 }
 

@@ -406,9 +406,7 @@ fn check(run: &Run) {
     }
     for (lock, kind) in LOCKS {
         let state = run.tracker.locks(run.now()).into_iter().find(|state| *state.path == *lock);
-        let nodes = |all: &[lockkeeper_observe::watch::ContenderState]| {
-            all.iter().map(|state| state.contender.node.to_string()).collect::<BTreeSet<_>>()
-        };
+        let nodes = |all: &[ContenderInfo]| all.iter().map(|it| it.node_path(lock)).collect::<BTreeSet<_>>();
         let (holders, waiters) = state.as_ref().map(|s| (nodes(&s.holders), nodes(&s.waiters))).unwrap_or_default();
         let real: BTreeSet<_> = run.world.holders(lock, kind).into_iter().collect();
         let alive = run.world.queue(lock, kind).into_iter().filter(|(_, node)| !node.owner.is_none());

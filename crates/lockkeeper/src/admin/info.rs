@@ -41,6 +41,20 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
+    /// A lock without contenders.
+    #[doc(hidden)]
+    pub fn unused(path: &str) -> Self {
+        let (holders, waiters, sessionless, unknown) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (permits, semaphore, entries, lease) = (None, None, None, None);
+        LockInfo { path: path.to_owned(), permits, semaphore, holders, waiters, sessionless, unknown, entries, lease }
+    }
+
+    /// The path of the node without a session for which all its waiters wait: nobody holds it, and the first one is behind that node.
+    #[doc(hidden)]
+    pub fn blocked_by(&self) -> Option<&str> {
+        self.waiters.first().filter(|_| self.holders.is_empty())?.blocked_by.as_deref()
+    }
+
     /// Whether its children show no holder and no waiter.
     pub(crate) fn is_quiet(&self) -> bool {
         self.holders.is_empty() && self.waiters.is_empty()

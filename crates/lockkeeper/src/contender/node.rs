@@ -18,7 +18,8 @@ impl ContenderInfo {
         let (zero, owner) = (Zxid(0), SessionId(0));
         let (czxid, mzxid, pzxid, ctime_ms, mtime_ms) = (zero, zero, zero, 0, 0);
         let nothing = Node { data: vec![], czxid, mzxid, pzxid, ctime_ms, mtime_ms, version: 0, owner, children: 0 };
-        ContenderInfo::read(node, &nothing)
+        let read = ContenderInfo::read(node, &nothing);
+        ContenderInfo { described: "an unnamed client".to_owned(), token: None, ..read }
     }
 
     /// Reads the node of a lock's child of this name.
@@ -74,6 +75,7 @@ impl ContenderInfo {
             // Permits have no order.
             token: mode.and_then(Mode::permits).is_none().then(|| FencingToken::from_zxid(seen.czxid)),
             blocked_by: None,
+            observed: None,
             id: node_data.id().or_else(|| NodeFormat::of_node(&node).parse(&node)?.id),
             czxid: seen.czxid,
             node,

@@ -4,11 +4,13 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use lockkeeper::admin::LockInfo;
+
 use super::{Observation, TreeSeen, TreeState};
 use crate::deadlock::Deadlock;
 use crate::watch::jobs::Jobs;
 use crate::watch::recent::{Blind, Past};
-use crate::watch::{LockState, Moment, Since};
+use crate::watch::{Moment, Since};
 
 /// What is going on.
 pub(crate) struct Glance {
@@ -30,9 +32,8 @@ pub(crate) struct Glance {
 
 /// A lock, and what is known of its last hour.
 pub(crate) struct LockGlance {
-    pub(crate) path: Arc<str>,
-    /// The lock as it is now, with its first waiters; `None` if it has no contenders.
-    pub(crate) state: Option<LockState>,
+    /// The lock as it is now, with its first holders and waiters.
+    pub(crate) lock: LockInfo,
     pub(crate) since: Since,
     pub(crate) past: Past,
 }
@@ -89,8 +90,7 @@ impl Observation {
         }
         ranked.sort_unstable_by_key(order);
         let shown = ranked.into_iter().map(|(path, (_, since))| LockGlance {
-            path: Arc::clone(path),
-            state: state.trees.iter().find_map(|tree| tree.tracker.lock_head(path, now, each)),
+            lock: state.lock_head(path, now, each),
             since,
             past: state.recent.past(path, each),
         });
@@ -109,15 +109,20 @@ impl Observation {
         let mut glance = self.glance(0, 0);
         let (state, now) = (self.lock(), self.now());
         let tree = state.trees.iter().find(|tree| !tree.tracker.since(path).is_unused());
-        let head = tree.and_then(|tree| tree.tracker.lock_head(path, now, each));
         let since = tree.map(|tree| tree.tracker.since(path)).unwrap_or_default();
         let past = state.recent.past(path, each);
-        glance.locks = vec![LockGlance { path: path.into(), state: head, since, past }];
+        glance.locks = vec![LockGlance { lock: state.lock_head(path, now, each), since, past }];
         glance
     }
 }
 
 impl super::ObservationState {
+    /// A lock as it is at this moment, with so many holders and so many waiters at most.
+    fn lock_head(&self, path: &str, now: Moment, most: usize) -> LockInfo {
+        let lock = self.trees.iter().find_map(|tree| tree.lock_head(path, now, most));
+        lock.unwrap_or_else(|| LockInfo::unused(path))
+    }
+
     /// The times during which changes were not seen, with those that last.
     fn gaps(&self) -> Vec<Blind> {
         let now = self.trees.iter().filter_map(|tree| {
@@ -139,7 +144,6 @@ pub(crate) mod tests {
     use super::*;
     use crate::deadlock::Certainty;
     use crate::watch::observation::{Options, Tree};
-    use lockkeeper::admin::LockInfo;
 
     use crate::watch::{Rule, Tracker};
 
@@ -210,11 +214,11 @@ pub(crate) mod tests {
         change(&tree, &format!("/locks/app/3/{}", name(1)), TreeChange::Deleted);
         let glance = observation.glance(10, 2);
         assert_eq!((glance.locks.len(), glance.others, glance.waited_for), (10, 20, 29));
-        assert!(glance.locks.iter().all(|lock| &*lock.path != "/locks/app/3"));
+        assert!(glance.locks.iter().all(|it| it.lock.path != "/locks/app/3"));
         let glance = observation.glance_at("/locks/app/17", 2);
-        let state = glance.locks[0].state.as_ref().unwrap();
-        assert_eq!((glance.locks[0].since.waiters, state.holders.len(), state.waiters.len()), (5, 1, 2));
-        assert!(observation.glance_at("/locks/none", 2).locks[0].state.is_none());
+        let LockGlance { lock, since, .. } = &glance.locks[0];
+        assert_eq!((since.waiters, lock.holders.len(), lock.waiters.len()), (5, 1, 2));
+        assert_eq!(observation.glance_at("/locks/none", 2).locks[0].lock, LockInfo::unused("/locks/none"));
     }
 
     #[test]

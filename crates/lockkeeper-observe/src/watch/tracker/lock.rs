@@ -89,6 +89,11 @@ impl Entry {
             may_have_held: false,
         }
     }
+
+    /// Whether it is known if it holds the lock: its creation was seen, or its node was read.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_announced || !self.is_about
+    }
 }
 
 /// The owner of a leased lock.
@@ -130,8 +135,6 @@ pub(super) struct Lock {
     pub(super) lease: Option<Lease>,
     /// How many nodes without a session foreign clients may wait for.
     pub(super) garbage: usize,
-    /// Whether all waiters wait for such a node.
-    pub(super) is_blocked: bool,
     /// The contender that holds the lock alone, if one does: until its node goes, no other contender can hold it.
     pub(super) alone: Option<String>,
     /// Whether a read must first show who holds it.
@@ -192,7 +195,7 @@ impl Lock {
     fn holders(&mut self, path: &str) -> Option<Vec<String>> {
         let names: Vec<_> = self.names().collect();
         if names.is_empty() {
-            (self.garbage, self.is_blocked) = (0, false);
+            self.garbage = 0;
             return Some(Vec::new());
         }
         let contest = Contest::new(path, &names, &self.known);
@@ -207,11 +210,8 @@ impl Lock {
         if self.marker.is_some() && roles.holders.is_empty() && self.entries.keys().any(is_unknown) {
             return None;
         }
-        let is_blocked =
-            roles.holders.is_empty() && roles.waiters.first().is_some_and(|(_, blocked)| blocked.is_some());
-        let (holders, garbage) =
-            (roles.holders.iter().map(|name| (*name).to_owned()).collect(), roles.sessionless.len());
-        (self.garbage, self.is_blocked) = (garbage, is_blocked);
+        let holders = roles.holders.iter().map(|name| (*name).to_owned()).collect();
+        self.garbage = roles.sessionless.len();
         Some(holders)
     }
 }

@@ -2,44 +2,13 @@
 
 use std::sync::Arc;
 
-use lockkeeper::admin::{ContenderInfo, Entries, LockInfo};
+use lockkeeper::admin::{ContenderInfo, Entries, LockInfo, Observed};
 use lockkeeper::contest::{Contest, Counted};
 use serde::Serialize;
 
-use super::super::fact::{Contender, Moment};
+use super::super::fact::Moment;
 use super::Tracker;
-use super::lock::{Entry, LastChange, Lock, ReadState, named};
-
-/// A lock as it is now.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LockState {
-    /// Its path.
-    pub path: Arc<str>,
-    /// The contenders that hold it.
-    pub holders: Vec<ContenderState>,
-    /// The contenders that wait, the oldest first.
-    pub waiters: Vec<ContenderState>,
-    /// How many nodes without a session are in its queue, for which foreign clients may wait.
-    pub garbage: usize,
-    /// Whether no contender holds it, and the first waiter waits for such a node.
-    pub blocked: bool,
-}
-
-/// A contender as it is now.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ContenderState {
-    /// The contender.
-    #[serde(flatten)]
-    pub contender: Arc<Contender>,
-    /// How long it has been in this state: waiting, or holding.
-    pub since_ms: i64,
-    /// Whether that is not exact: see [`Fact::about`](crate::watch::Fact::about). A holder has held the lock for at least this long.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    pub about: bool,
-    /// What its node says; `None` if it is not read yet, and for the owner of a leased lock.
-    #[serde(skip)]
-    pub info: Option<ContenderInfo>,
-}
+use super::lock::{Entry, LastChange, Lock, ReadState};
 
 /// Numbers about all locks of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -83,16 +52,34 @@ impl Since {
 impl Lock {
     /// Its contenders, without tombstones and nodes that have no session, and without those that were found and are not read yet: whether
     /// they hold the lock is not known.
-    fn contenders(&self) -> impl Iterator<Item = (&String, &Entry, Option<&ContenderInfo>)> {
-        let all = self.entries.iter().map(|(name, entry)| (name, entry, self.known.get(name)));
-        let has_session = |info: Option<&ContenderInfo>| info.is_none_or(|info| !info.session.is_none());
-        let is_known = |entry: &Entry| !entry.is_tombstone && (entry.is_announced || !entry.is_about);
-        all.filter(move |(_, entry, info)| is_known(entry) && has_session(*info))
+    fn contenders(&self) -> impl Iterator<Item = &Entry> {
+        let has_session = |name: &String| self.known.get(name).is_none_or(|info| !info.session.is_none());
+        let all = self.entries.iter().filter(|(_, entry)| !entry.is_tombstone && entry.is_known());
+        all.filter(move |(name, _)| has_session(name)).map(|(_, entry)| entry)
+    }
+
+    /// A contender whose node is not read.
+    fn unread(&self, name: &str, now: Moment) -> Option<ContenderInfo> {
+        let entry = self.entries.get(name).filter(|entry| entry.is_known())?;
+        let mut info = ContenderInfo::unread(name.to_owned());
+        info.since = now.wall_time_of(entry.entered);
+        Some(info)
+    }
+
+    /// Since when this contender holds the lock or waits, and whether it holds it: by the last decision. Those who read a tombstone
+    /// decide that themselves.
+    fn observed(&self, node: &str, holds: bool, now: Moment) -> (bool, Option<Observed>) {
+        let (holds, since) = match (self.entries.get(node), &self.lease) {
+            (Some(Entry { granted: Some(granted), .. }), _) => (true, Some((granted.at, granted.is_latest))),
+            (Some(entry), _) => (holds && entry.is_tombstone, Some((entry.entered, entry.is_about))),
+            (None, lease) => (holds, lease.as_ref().map(|lease| (lease.granted, lease.is_about))),
+        };
+        (holds, since.map(|(at, about)| Observed { since: now.wall_time_of(at), about }))
     }
 
     fn since(&self) -> Since {
         let mut since = Since::default();
-        let granted = self.contenders().map(|(_, entry, _)| (entry.granted.map(|granted| granted.at), entry.entered));
+        let granted = self.contenders().map(|entry| (entry.granted.map(|granted| granted.at), entry.entered));
         let leased = self.lease.iter().map(|lease| (Some(lease.granted), lease.granted));
         for (granted, entered) in granted.chain(leased) {
             let (oldest, count, at) = match granted {
@@ -118,16 +105,25 @@ impl Tracker {
         locks.filter(|(_, since)| since.holders + since.waiters > 0)
     }
 
-    /// The locks that have contenders or garbage, as they are at this moment, by path.
-    pub fn locks(&self, now: Moment) -> Vec<LockState> {
+    /// The locks that are in use, as they are at this moment, by path.
+    pub fn locks(&self, now: Moment) -> Vec<LockInfo> {
         self.locks.keys().filter_map(|path| self.lock_head(path, now, usize::MAX)).collect()
     }
 
-    /// A lock as it is at this moment, with so many holders and so many waiters at most; `None` if it has no contenders.
-    pub fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockState> {
-        let (path, lock) = self.locks.get_key_value(path)?;
-        let is_used = !lock.entries.is_empty() || lock.lease.is_some();
-        is_used.then(|| lock_state(path, lock, now, most))
+    /// A lock as it is at this moment, with so many holders and so many waiters at most, and with what was seen of each ([`ContenderInfo::observed`]).
+    /// Otherwise as [`Tracker::described`] returns it, but contenders whose nodes cannot be read or are not read yet are not left out, and
+    /// hold the lock if that was decided last.
+    pub fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockInfo> {
+        let lock = self.locks.get(path)?;
+        let mut info = self.head(path, |name| lock.unread(name, now), most)?;
+        let holders = std::mem::take(&mut info.holders).into_iter().map(|holder| (true, holder));
+        let waiters = std::mem::take(&mut info.waiters).into_iter().map(|waiter| (false, waiter));
+        for (holds, mut contender) in holders.chain(waiters) {
+            let (holds, observed) = lock.observed(&contender.node, holds, now);
+            contender.observed = observed;
+            if holds { info.holders.push(contender) } else { info.waiters.push(contender) }
+        }
+        Some(info)
     }
 
     /// Numbers about all locks.
@@ -155,6 +151,11 @@ impl Tracker {
     /// Returns a lock with its holders and waiters, as [`Admin::listing`](lockkeeper::admin::Admin::listing) does, from what was seen; `None`
     /// if it has no holder, no waiter and no node without a session. Tokens have epoch 0, and children that are no contenders are left out.
     pub fn described(&self, path: &str) -> Option<LockInfo> {
+        self.head(path, |_| None, usize::MAX)
+    }
+
+    /// The same, with so many holders and waiters at most, and with what `unread` says of contenders that were not read.
+    fn head(&self, path: &str, unread: impl Fn(&str) -> Option<ContenderInfo>, most: usize) -> Option<LockInfo> {
         let lock = self.locks.get(path)?;
         let names: Vec<_> = lock.names().collect();
         let counted = |place: &str| {
@@ -170,7 +171,7 @@ impl Tracker {
             let entries = listed.created.zip(listed.since).map(|(count, since)| Entries::new(count, since));
             Some(Counted { entries, changed })
         };
-        let info = Contest::new(path, &names, &lock.known).described(&lock.own, counted);
+        let info = Contest::new(path, &names, &lock.known).head(&lock.own, counted, unread, most);
         let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
         (is_used || info.lease.is_some()).then_some(info)
     }
@@ -190,32 +191,4 @@ impl Tracker {
             lock.marker == Some(ReadState::Asked) || lock.entries.iter().any(is_unread)
         })
     }
-}
-
-fn lock_state(path: &Arc<str>, lock: &Lock, now: Moment, most: usize) -> LockState {
-    let state = |contender, at: Moment, about, info: Option<&ContenderInfo>| ContenderState {
-        contender,
-        since_ms: now.ms - at.ms,
-        about,
-        info: info.cloned(),
-    };
-    let (mut holders, mut waiters) = (Vec::new(), Vec::new());
-    for (name, entry, info) in lock.contenders() {
-        match entry.granted {
-            Some(granted) if holders.len() < most => {
-                holders.push(state(named(path, name, info), granted.at, granted.is_latest, info));
-            }
-            Some(_) => {}
-            None => waiters.push((entry.entered, name, entry, info)),
-        }
-    }
-    if let Some(lease) = &lock.lease {
-        holders.push(state(lease.contender.clone(), lease.granted, lease.is_about, None));
-    }
-    // The oldest first.
-    waiters.sort_by_key(|(entered, ..)| *entered);
-    let first = waiters.into_iter().take(most);
-    let waiters = first.map(|(at, name, entry, info)| state(named(path, name, info), at, entry.is_about, info));
-    let waiters = waiters.collect();
-    LockState { path: path.clone(), holders, waiters, garbage: lock.garbage, blocked: lock.is_blocked }
 }
