@@ -15,7 +15,7 @@ use anstream::stream::RawStream;
 use anstream::{AutoStream, ColorChoice};
 use jiff::Timestamp;
 use lockkeeper::Revocation;
-use lockkeeper::admin::LockInfo;
+use lockkeeper::admin::{LockInfo, RequestJson};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
@@ -27,7 +27,6 @@ use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
 use crate::statuses;
 use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain, trimmed};
-use crate::views::{LockView, RequestView};
 
 const HINT: &str = "  hint: ";
 
@@ -57,9 +56,9 @@ struct Timed<'a> {
 #[serde(tag = "event", rename_all = "snake_case")]
 enum LogEvent<'a> {
     Note { message: &'a str },
-    Waiting { message: &'a str, lock: LockView<'a>, ahead: usize },
+    Waiting { message: &'a str, lock: &'a LockInfo, ahead: usize },
     Acquired { message: &'a str, paths: Vec<&'a str>, waited_ms: u64 },
-    Asked { message: &'a str, path: &'a str, request: RequestView<'a>, signal: Option<&'a str> },
+    Asked { message: &'a str, path: &'a str, request: RequestJson<'a>, signal: Option<&'a str> },
     Error { exit_code: u8, message: &'a str, hint: Option<String>, commands: Vec<String> },
 }
 
@@ -136,7 +135,7 @@ impl Printer {
     /// Prints which contenders this command waits for.
     pub(crate) fn waiting(self, message: &str, lock: &LockInfo, ahead: usize) {
         if self.json {
-            self.event(&LogEvent::Waiting { message, lock: LockView::of(lock), ahead });
+            self.event(&LogEvent::Waiting { message, lock, ahead });
         } else {
             self.say(message);
         }
@@ -167,7 +166,7 @@ impl Printer {
             _ => format!("{} asks for {path}{why}: {consequence}", asker(request)),
         };
         if self.json {
-            self.event(&LogEvent::Asked { message: &message, path, request: RequestView::of(request), signal });
+            self.event(&LogEvent::Asked { message: &message, path, request: RequestJson::of(request), signal });
         } else {
             self.say(&message);
         }

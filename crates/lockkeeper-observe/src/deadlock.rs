@@ -20,10 +20,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::time::SystemTime;
 
-use lockkeeper::admin::{Admin, ContenderInfo, LockInfo, SessionId};
+use lockkeeper::admin::{Admin, ContenderInfo, ContenderJson, LockInfo, SessionId};
 use lockkeeper::error::AdminError;
 use lockkeeper_session::text::plain;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 pub use closing::closed;
 
@@ -60,13 +60,25 @@ pub struct Party {
 }
 
 /// A contender and its lock.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Contention {
     /// The path of the lock.
     pub path: String,
     /// The contender.
     pub contender: ContenderInfo,
+}
+
+impl Serialize for Contention {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Json<'a> {
+            path: &'a str,
+            #[serde(flatten)]
+            contender: ContenderJson<'a>,
+        }
+        Json { path: &self.path, contender: self.contender.json(&self.path) }.serialize(serializer)
+    }
 }
 
 impl Deadlock {

@@ -25,12 +25,12 @@ pub struct Recorded {
     pub flapping: Option<(usize, usize)>,
 }
 
-/// What is known about one lock.
+/// What is known about one lock. As JSON it has the fields that `lockkeeper list --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct LockRow<'a> {
     /// The lock.
-    #[serde(skip)]
+    #[serde(flatten)]
     pub lock: &'a LockInfo,
     /// How long its first holder has held it; `None` if nobody holds it, and for a lease.
     #[serde(flatten, serialize_with = "held_ms")]

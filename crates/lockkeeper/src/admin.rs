@@ -16,6 +16,7 @@ mod epoch;
 mod follow;
 mod handle;
 mod info;
+mod json;
 mod lease;
 mod read;
 mod setup;
@@ -24,6 +25,8 @@ pub use copy::{Copied, CopyOptions};
 pub use follow::Follow;
 pub use handle::Admin;
 pub use info::{Entries, LeaseInfo, LockInfo, LockListing, RequestorInfo, Unreadable};
+#[doc(hidden)]
+pub use json::{ContenderJson, RequestJson};
 pub(crate) use lease::leased;
 pub use lockkeeper_core::leased::{LockAttributes, RecordError};
 pub use lockkeeper_core::{Owner, SessionId, TokenEpoch, TraceParent};

@@ -9,8 +9,8 @@ use lockkeeper_core::{
     AttemptId, Class, FencingToken, NodeFormat, Owner, ProcessInstance, Revocation, SessionId, Sessionless,
     TraceParent, Zxid, excerpt, node_path, plain,
 };
-use lockkeeper_session::text::{as_millis, as_some_millis};
-use serde::{Serialize, Serializer};
+use lockkeeper_session::text::as_millis;
+use serde::Serialize;
 
 use crate::grant::Grant;
 use crate::identity;
@@ -33,7 +33,7 @@ pub struct Observed {
 }
 
 /// A contender of a lock.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ContenderInfo {
     /// The name of its node; empty for the owner of a leased lock, whose node is the lock's own.
@@ -41,83 +41,57 @@ pub struct ContenderInfo {
     /// The mode: `exclusive`, `write`, `read`, `permits`, `class`, and `lease` of the owner of a leased lock.
     pub mode: &'static str,
     /// The number of permits of a semaphore.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
     /// Its class, if the lock has classes.
-    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text")]
     pub class: Option<Class>,
     /// Its owner, as far as the node says.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
     /// The owner as one line of text, or what a foreign client's node shows.
     pub described: String,
     /// Its message.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// The request to release the lock, and the refusal if it refused.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub revocation: Option<Revocation>,
     /// When its node was created, by the server's clock. For a leased lock, when its record was last written. For an abandoned
     /// hold, when the hold began; when it was lost is not known.
-    #[serde(serialize_with = "as_millis", rename = "since_ms")]
     pub since: SystemTime,
     /// When it was granted the lock, by the server's clock, if that is known: from a record, or because its queue has not changed
     /// since it came. A holder of this library that waited for more than a second writes a record 0.1 s after the grant, others when
     /// they have held for 10 s. `None` for waiters, abandoned holds and owners of leased locks, and for a holder whose grant is
     /// not known: [`ContenderInfo::grant`] bounds it.
-    #[serde(serialize_with = "as_some_millis", rename = "granted_ms", skip_serializing_if = "Option::is_none")]
     pub granted: Option<SystemTime>,
     /// For a holder whose grant is not known: it was granted the lock then or later.
-    #[serde(serialize_with = "as_some_millis", rename = "granted_after_ms", skip_serializing_if = "Option::is_none")]
     pub granted_after: Option<SystemTime>,
     /// For a holder whose grant is not known: it was granted the lock then or before. `None` if only the present bounds it.
-    #[serde(serialize_with = "as_some_millis", rename = "granted_before_ms", skip_serializing_if = "Option::is_none")]
     pub granted_before: Option<SystemTime>,
     /// Its session; 0 for the owner of a leased lock, which survives sessions.
     pub session: SessionId,
     /// Whether its hold is abandoned: it was lost, and the lock stays unavailable until its lock delay has passed.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub abandoned: bool,
     /// The fencing token of its hold; a waiter has the one that its hold will have. The holder of a lock with classes
     /// has the token of the holder marker. `None` for permits, which have no order, and for the owner of a leased lock if a
     /// foreign client has written the record since the grant.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<FencingToken>,
     /// The path of the node without a session that this waiter is behind. Its client is a foreign one, which waits until
     /// somebody deletes that node ([`LockInfo::sessionless`](crate::admin::LockInfo::sessionless)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub blocked_by: Option<String>,
     /// The paths of the nodes of other holds that its caller keeps while it waits for this lock
     /// ([`Acquire::while_holding`](crate::Acquire::while_holding)).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub holds: Vec<String>,
     /// The span of its caller in a distributed trace ([`Acquire::traceparent`](crate::Acquire::traceparent)).
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<TraceParent>,
     /// What an observer of its tree has seen of it. `None` from calls that read the lock.
-    #[serde(flatten)]
     pub observed: Option<Observed>,
     /// Its node is a writer's, and it reads until it is upgraded.
-    #[serde(skip)]
     pub(crate) reads: bool,
     /// The id of its attempt, if the node has one.
     #[doc(hidden)]
-    #[serde(skip)]
     pub id: Option<AttemptId>,
     /// The transaction that created its node; 0 for the owner of a leased lock.
     #[doc(hidden)]
-    #[serde(skip)]
     pub czxid: Zxid,
     /// The process whose session has its node, if the node tells it apart.
-    #[serde(skip)]
     pub(crate) process: Option<ProcessInstance>,
-}
-
-fn as_text<S: Serializer>(class: &Option<Class>, serializer: S) -> Result<S::Ok, S::Error> {
-    match class {
-        Some(class) => serializer.collect_str(class),
-        None => serializer.serialize_none(),
-    }
 }
 
 impl ContenderInfo {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
-use lockkeeper_observe::deadlock::{Certainty, Contention, Deadlock, Party, deadlocks as found};
+use lockkeeper_observe::deadlock::{Certainty, Deadlock, Party, deadlocks as found};
 use lockkeeper_session::text::excerpt;
 use serde::Serialize;
 
@@ -18,30 +18,16 @@ use crate::screen::{INDENT, wrapped_for_stdout};
 use crate::settings::{Settings, list_root};
 use crate::statuses::Code;
 use crate::text::{counted, described, moment, plain};
-use crate::views::ContenderView;
 
 /// A deadlock, as `--json` shows it. These fields are documented and stay.
 #[derive(Serialize)]
 struct DeadlockView<'a> {
-    certainty: Certainty,
+    #[serde(flatten)]
+    deadlock: &'a Deadlock,
     since: Option<String>,
     since_ms: Option<i64>,
-    ring: Vec<PartyView<'a>>,
     /// The node of the contender whose end costs least.
     victim: Option<String>,
-}
-
-#[derive(Serialize)]
-struct PartyView<'a> {
-    holds: Option<ContentionView<'a>>,
-    waits: ContentionView<'a>,
-}
-
-#[derive(Serialize)]
-struct ContentionView<'a> {
-    path: &'a str,
-    #[serde(flatten)]
-    contender: ContenderView<'a>,
 }
 
 #[derive(Serialize)]
@@ -77,25 +63,12 @@ pub(crate) async fn deadlocks(args: DeadlocksArgs, printer: &Printer) -> Result<
     answers.end(status, printer)
 }
 
-impl<'a> ContentionView<'a> {
-    fn of(it: &'a Contention) -> Self {
-        ContentionView { path: &it.path, contender: ContenderView::of(&it.path, &it.contender) }
-    }
-}
-
-impl<'a> PartyView<'a> {
-    fn of(party: &'a Party) -> Self {
-        PartyView { holds: party.holds.as_ref().map(ContentionView::of), waits: ContentionView::of(&party.waits) }
-    }
-}
-
 fn view(deadlock: &Deadlock) -> DeadlockView<'_> {
     let since = deadlock.since().and_then(|since| Timestamp::try_from(since).ok());
     DeadlockView {
-        certainty: deadlock.certainty,
+        deadlock,
         since: since.map(|since| since.to_string()),
         since_ms: since.map(Timestamp::as_millisecond),
-        ring: deadlock.ring.iter().map(PartyView::of).collect(),
         victim: deadlock.victim().map(|victim| victim.contender.node_path(&victim.path)),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
+use lockkeeper::admin::LockInfo;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Flapping, Habits, History};
@@ -19,7 +20,6 @@ use crate::output::{self, Printer};
 use crate::pastview::{self, EntryView, Row};
 use crate::screen::{INDENT, Size, wrapped_for_stdout};
 use crate::settings::{Settings, list_root, lock_path};
-use crate::views::LockView;
 
 /// As many holds of a lock are kept.
 const KEPT: usize = 16;
@@ -28,7 +28,7 @@ const KEPT: usize = 16;
 struct HistoryDocument<'a> {
     /// The lock now; absent for several locks.
     #[serde(skip_serializing_if = "Option::is_none")]
-    lock: Option<LockView<'a>>,
+    lock: Option<&'a LockInfo>,
     entries: Vec<EntryView<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flapping: Option<Flapping>,
@@ -47,7 +47,7 @@ pub(crate) async fn history(args: HistoryArgs, printer: &Printer) -> Result<u8, 
 /// What is asked about one lock: its entries, its holders, and the servers' time.
 pub(crate) struct Answer {
     pub entries: Vec<Entry>,
-    pub lock: Option<lockkeeper::admin::LockInfo>,
+    pub lock: Option<LockInfo>,
     pub now: SystemTime,
 }
 
@@ -85,7 +85,8 @@ async fn of_one(path: String, args: &HistoryArgs, printer: &Printer) -> Result<u
     let all = entries.len();
     retain_since(&mut entries, args.since, now);
     if printer.is_json() {
-        let lock = Some(lock.as_ref().map_or_else(|| LockView::free(&path), LockView::of));
+        let free = LockInfo::unused(&path);
+        let lock = Some(lock.as_ref().unwrap_or(&free));
         let entries = entries.iter().filter_map(EntryView::of).collect();
         output::answer(&settings.place, &HistoryDocument { lock, entries, flapping })?;
         return Ok(0);

@@ -22,7 +22,7 @@ use crate::screen::{INDENT, Size};
 use crate::settings::{Part, Settings, list_root};
 use crate::table::{recorded, table};
 use crate::text::{broken_line, counted, plain};
-use crate::views::{BrokenView, LockView};
+use crate::views::BrokenView;
 #[cfg(feature = "top")]
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -33,18 +33,9 @@ use crate::{
     table::judge,
 };
 
-/// A lock of the list, as `--json` shows it. These fields are documented and stay.
-#[derive(Serialize)]
-struct RowView<'a> {
-    #[serde(flatten)]
-    lock: LockView<'a>,
-    #[serde(flatten)]
-    row: &'a LockRow<'a>,
-}
-
 #[derive(Serialize)]
 struct LocksView<'a> {
-    locks: Vec<RowView<'a>>,
+    locks: &'a [LockRow<'a>],
     unreadable: &'a [Unreadable],
 }
 
@@ -96,8 +87,7 @@ pub(crate) async fn list(args: ListArgs, printer: &Printer) -> Result<u8, Failur
         printer.note(&format!("cannot read {path}, so locks there are not listed: {reason}"));
     }
     if printer.is_json() {
-        let locks = rows.iter().map(|row| RowView { lock: LockView::of(row.lock), row }).collect();
-        output::answer(&source, &LocksView { locks, unreadable: &unreadable })?;
+        output::answer(&source, &LocksView { locks: &rows, unreadable: &unreadable })?;
     } else if rows.is_empty() {
         let readable = if unreadable.is_empty() { "" } else { " that this client may read" };
         let none = format!("no lock{readable} at or below {root} has a holder or a waiter on {source}");

@@ -8,7 +8,7 @@ use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
 use lockkeeper::Error;
-use lockkeeper::admin::{ContenderInfo, Grant, LockInfo};
+use lockkeeper::admin::{ContenderInfo, ContenderJson, Grant, LockInfo};
 use lockkeeper::error::AdminError;
 use lockkeeper_history::{Entry, History, HoldEnd, LockUse, PastHold, Refusal};
 use lockkeeper_jobs::{JobStatus, JobsAdmin, RunRecord};
@@ -25,7 +25,6 @@ use crate::pastview::{self, EntryView, clock};
 use crate::screen::{INDENT, wrapped_for_stdout};
 use crate::settings::{Settings, lock_path};
 use crate::text::plain;
-use crate::views::ContenderView;
 
 /// What happened this long before or after the moment belongs to it.
 const AROUND: Duration = Duration::from_secs(5 * 60);
@@ -148,7 +147,7 @@ struct PastView<'a> {
     /// When the records begin, if the moment is before that.
     known_since_ms: Option<i64>,
     holders: Vec<EntryView<'a>>,
-    still_held_by: Vec<ContenderView<'a>>,
+    still_held_by: Vec<ContenderJson<'a>>,
     around: Vec<EntryView<'a>>,
     absent: Vec<AbsentView<'a>>,
     next: Option<EntryView<'a>>,
@@ -218,7 +217,7 @@ impl<'a> Past<'a> {
             at_ms: ms(self.at),
             known_since_ms: self.before_records.map(ms),
             holders: self.holders.iter().map(hold).collect(),
-            still_held_by: self.still.iter().map(|holder| ContenderView::of(path, holder)).collect(),
+            still_held_by: self.still.iter().map(|holder| holder.json(path)).collect(),
             around: self.around.iter().filter_map(|entry| EntryView::of(entry)).collect(),
             absent: self
                 .absent

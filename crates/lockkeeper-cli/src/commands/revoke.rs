@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use lockkeeper::admin::{Admin, Asked, RevokeAnswer};
+use lockkeeper::admin::{Admin, Asked, ContenderJson, RevokeAnswer};
 use lockkeeper::error::AdminError;
 use lockkeeper_session::text::{excerpt, spell};
 use serde::Serialize;
@@ -15,7 +15,6 @@ use crate::exit::{Code, Failure, removing};
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
 use crate::text::described;
-use crate::views::ContenderView;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -27,7 +26,7 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct AskedView<'a> {
     #[serde(flatten)]
-    contender: ContenderView<'a>,
+    contender: ContenderJson<'a>,
     /// `null` if the command did not wait for it.
     answer: Option<&'static str>,
     refusal: Option<&'a str>,
@@ -129,7 +128,9 @@ fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a RevokeAnswer>) -> A
         Some(RevokeAnswer::Refused(why)) => (Some("refused"), Some(why.as_str())),
         Some(_) => (Some("none"), None),
     };
-    AskedView { contender: ContenderView::of_asked(path, asked), answer, refusal }
+    let mut contender = asked.contender().json(path);
+    contender.process_gone = asked.process_had_ended();
+    AskedView { contender, answer, refusal }
 }
 
 /// Returns the exit status. A refusal counts more than a missing answer, because waiting does not change it.

@@ -7,8 +7,9 @@ use lockkeeper::admin::{Admin, ContenderInfo, LockInfo};
 use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Builder, Lockkeeper};
-use lockkeeper_jobs::JobsAdmin;
+use lockkeeper_jobs::{JobsAdmin, RunRecord};
 use lockkeeper_session::text::{excerpt, spell};
+use serde::Serialize;
 
 use crate::args::ask::ShowArgs;
 use crate::colour::Severity;
@@ -25,11 +26,19 @@ use crate::settings::{Settings, lock_path};
 use crate::text::{
     self, SESSIONLESS, ahead, described, part, permits, plain, revocation, since, stuck, term, wanted, who,
 };
-use crate::views::LockView;
 use crate::waiting;
 
 /// Maximum nodes that are no contenders on the first screen.
 const SOME: usize = 2;
+
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    lock: &'a LockInfo,
+    /// The last run of the job with this lock.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_run: Option<&'a RunRecord>,
+}
 
 /// Shows a lock; returns the exit status.
 pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
@@ -54,8 +63,8 @@ pub(crate) async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failur
     .await?;
     let last = job.as_ref().and_then(jobsview::ended);
     if printer.is_json() {
-        let view = lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of);
-        output::answer(&settings.place, &view.with_last_run(last))?;
+        let free = LockInfo::unused(path.as_str());
+        output::answer(&settings.place, &Shown { lock: lock.as_ref().unwrap_or(&free), last_run: last })?;
     } else {
         printer.scope(&settings.place);
         ServerTime::of(lock.as_slice()).note.iter().for_each(|note| printer.note(note));

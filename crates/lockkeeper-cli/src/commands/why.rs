@@ -31,7 +31,7 @@ use crate::screen::{INDENT, Size, wrapped_for_stdout};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, when_ms, who_and};
-use crate::views::{BrokenView, LockView};
+use crate::views::BrokenView;
 
 /// Maximum contenders and nodes that are printed one by one.
 const TOLD: usize = 10;
@@ -47,7 +47,7 @@ const ASKING: Duration = Duration::from_millis(500);
 
 #[derive(Serialize)]
 struct Why<'a> {
-    lock: LockView<'a>,
+    lock: &'a LockInfo,
     broken: Vec<BrokenView<'a>>,
     /// How long half of the last recorded holds took at most.
     usual_ms: Option<u64>,
@@ -120,7 +120,7 @@ pub(crate) async fn why(args: ShowArgs, mine: bool, printer: &Printer) -> Result
         output::answer(
             &settings.place,
             &Why {
-                lock: lock.as_ref().map_or_else(|| LockView::free(path.as_str()), LockView::of),
+                lock: lock.as_ref().unwrap_or(&LockInfo::unused(path.as_str())),
                 broken,
                 usual_ms: evidence.habits.usual().map(|usual| u64::try_from(usual.as_millis()).unwrap_or(u64::MAX)),
                 deadlock: evidence.deadlocks.first().map(|deadlock| deadlock.certainty),

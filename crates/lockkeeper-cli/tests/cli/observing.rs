@@ -104,6 +104,60 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
     assert!(served_journal.lines().count() >= 15 && served_journal.contains("\"fact\":\"ended\""), "{served_journal}");
 }
 
+/// One shape in JSON, also of a semaphore of Curator's clients. Only the observer knows since when it has seen a contender hold or wait.
+#[test]
+fn an_observer_serves_each_lock_as_show_and_list_print_it() {
+    use zookeeper_client::{Acls, Client, CreateMode};
+
+    let machine = Home::new();
+    let served = Served::start(&machine);
+    let home = Home::with_servers(&served.address);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let _client = runtime.block_on(async {
+        let client = Client::connect(&served.address).await.unwrap();
+        let of = |mode: CreateMode| mode.with_acls(Acls::anyone_all());
+        for path in ["/locks", "/locks/pool", "/locks/pool/leases", "/locks/pool/locks"] {
+            client.create(path, b"", &of(CreateMode::Persistent)).await.unwrap();
+        }
+        let lease = "/locks/pool/leases/_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-";
+        client.create(lease, b"10.0.0.7", &of(CreateMode::EphemeralSequential)).await.unwrap();
+        client
+    });
+    let observing = Observing::start(&home, &[]);
+    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
+    assert_eq!(holder.line(), "up");
+    let mut waiter = home.spawn("slow", &[], "true");
+    let without = |mut lock: Value, keys: &[&str]| {
+        keys.iter().for_each(|key| _ = lock.as_object_mut().unwrap().remove(*key));
+        lock
+    };
+    for name in ["slow", "pool"] {
+        let path = format!("/locks/{name}");
+        let of = |answer: &Value| answer["locks"].as_array().unwrap().iter().find(|it| it["path"] == path).cloned();
+        let columns =
+            ["held_ms", "held_at_least_ms", "held_at_most_ms", "usual_ms", "oldest_wait_ms", "per_hour", "states"];
+        until("the observer serves what the others print", || {
+            let shown = without(home.show(name), &["scope"]);
+            let listed = serde_json::from_slice(&home.output(&["list", "--json"]).stdout).unwrap();
+            let listed = of(&listed).map(|lock| without(lock, &columns));
+            let served = of(&serde_json::from_str(&observing.get("/state.json").1).unwrap()).map(|mut lock| {
+                for role in ["holders", "waiters"] {
+                    for contender in lock[role].as_array_mut().unwrap() {
+                        assert!(contender["observed_since_ms"].is_u64(), "{contender}");
+                        *contender = without(contender.take(), &["observed_since_ms", "about"]);
+                    }
+                }
+                lock
+            });
+            listed.as_ref() == Some(&shown) && served == Some(shown)
+        });
+    }
+    assert_eq!(home.show("pool")["semaphore"], "curator");
+    assert_eq!(home.show("slow")["entries"]["count"], 2);
+    holder.close_stdin();
+    assert!(holder.wait().success() && waiter.wait().success());
+}
+
 /// Each of two runs waits for the lock of the other one.
 #[test]
 fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {

@@ -8,18 +8,16 @@ use serde::{Serialize, Serializer};
 
 use crate::contender::ContenderInfo;
 
-/// A lock and its contenders.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+/// A lock and its contenders. As JSON it has the fields that the command prints with `--json`.
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LockInfo {
     /// Its path.
     pub path: String,
     /// The number of permits of a semaphore.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub permits: Option<u32>,
     /// Whose semaphore it is, if it is one of foreign clients: `curator` or `kazoo`. Its holders are its leases, its waiters those that ask
     /// for one. Curator's semaphores say nowhere how many permits they have.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub semaphore: Option<&'static str>,
     /// The holders.
     pub holders: Vec<ContenderInfo>,
@@ -33,10 +31,8 @@ pub struct LockInfo {
     pub unknown: Vec<String>,
     /// How many contenders have entered since the lock's node was created, and when that was. `None` if the contenders' nodes are not
     /// below the lock's node, and from calls that do not say it.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub entries: Option<Entries>,
     /// The record of a leased lock; its owner is in `holders` too.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<LeaseInfo>,
 }
 
@@ -100,7 +96,7 @@ pub struct LeaseInfo {
     pub priority: i32,
     /// When the lease expires, by the server's clock; `None` means never. An expired owner keeps the lock until another
     /// client requests it.
-    #[serde(rename = "until_ms", serialize_with = "as_some_millis")]
+    #[serde(flatten, serialize_with = "super::json::until")]
     pub until: Option<SystemTime>,
     /// How long the owner may clean up when it is preempted.
     #[serde(rename = "cleanup_ms", serialize_with = "duration_ms")]
