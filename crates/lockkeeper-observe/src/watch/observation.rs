@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
-use lockkeeper::admin::{LockInfo, TokenEpoch};
+use lockkeeper::admin::LockInfo;
 use lockkeeper_session::ensemble::TreeChange;
 use serde::Serialize;
 use tokio::sync::{Notify, watch};
@@ -162,8 +162,6 @@ pub(super) struct TreeSeen {
     unjudged: HashSet<Arc<str>>,
     /// The locks that have changed since a [`View`] has looked at them; `None` if there is no view.
     pub(super) unviewed: Option<HashSet<Arc<str>>>,
-    /// The epoch of the tokens.
-    pub(super) epoch: TokenEpoch,
     has_started: bool,
     has_left_out: bool,
     blind_since: Option<Moment>,
@@ -174,11 +172,6 @@ pub(super) struct TreeSeen {
 impl TreeSeen {
     fn is_connected(&self) -> bool {
         self.tracker.has_walked() && self.tracker.gap().is_none()
-    }
-
-    /// A lock as it is at this moment, with so many holders and so many waiters at most.
-    fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockInfo> {
-        Some(self.tracker.lock_head(path, now, most)?.in_epoch(self.epoch))
     }
 
     fn state(&self) -> TreeState {
@@ -245,11 +238,7 @@ impl Observation {
     pub fn snapshot(&self) -> Snapshot {
         let (state, now) = (self.lock(), self.now());
         let trees = state.trees.iter().map(TreeSeen::state);
-        let of = |tree: &TreeSeen| {
-            let epoch = tree.epoch;
-            tree.tracker.locks(now).into_iter().map(move |lock| lock.in_epoch(epoch))
-        };
-        let mut locks: Vec<_> = state.trees.iter().flat_map(of).collect();
+        let mut locks: Vec<_> = state.trees.iter().flat_map(|tree| tree.tracker.locks(now)).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
         Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts: state.alerts() }
     }
@@ -514,10 +503,15 @@ impl ObservationState {
         has_noticed
     }
 
+    /// A lock as it is at this moment, with so many holders and so many waiters at most.
+    fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockInfo> {
+        self.trees.iter().find_map(|tree| tree.tracker.lock_head(path, now, most))
+    }
+
     /// Makes notices of the alerts until now.
     fn raise(&mut self, now: Moment) {
         for alert in self.rules.take(now) {
-            let lock = self.trees.iter().find_map(|tree| tree.lock_head(&alert.subject, now, usize::MAX));
+            let lock = self.lock_head(&alert.subject, now, usize::MAX);
             self.push(Notice::Alert(Box::new(AlertNotice { alert, lock })));
         }
     }

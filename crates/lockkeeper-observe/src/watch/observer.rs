@@ -158,9 +158,8 @@ impl Observer {
 
     /// Observes with one session until it is over.
     async fn serve(&self, session: &Arc<Session>, ensemble: Arc<dyn Ensemble>) -> Interrupted {
-        // Where it cannot be read, tokens have epoch 0.
         if let Ok(epoch) = session.epoch().await {
-            self.tree.seen(|seen| seen.epoch = epoch);
+            self.tree.seen(|seen| seen.tracker.epoch = epoch);
         }
         match self.watch(&ensemble).await {
             Ok(never) => match never {},

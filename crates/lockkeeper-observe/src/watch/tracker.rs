@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use ends::{Ending, Unexplained};
 use lock::{Entry, LastChange, Lock, ReadState};
-use lockkeeper::admin::{Broken, ContenderInfo, SessionId, Walk, is_of_records};
+use lockkeeper::admin::{Broken, ContenderInfo, SessionId, TokenEpoch, Walk, is_of_records};
 use lockkeeper::contest::{OwnNode, child, node_of, own_place_of};
 use lockkeeper_core::{ForeignSemaphore, HOLDER_MARKER, LastRelease, ReleaseRecord, Sequence, Tombstone};
 use lockkeeper_session::ensemble::{Children, Node, OWN_TREE, TreeChange, above, is_below};
@@ -100,6 +100,8 @@ pub struct Tracker {
     has_walked: bool,
     left_out: u64,
     unreadable: usize,
+    /// The epoch of the tokens; 0 where it cannot be read.
+    pub(super) epoch: TokenEpoch,
     next_id: u64,
     dirty: HashSet<Arc<str>>,
     /// The locks whose holders must be decided again.

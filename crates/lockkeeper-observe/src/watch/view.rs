@@ -44,7 +44,7 @@ impl View {
                     self.late.insert(path.clone());
                     paths.insert(path);
                 } else {
-                    let lock = tree.tracker.described(&path).map(|lock| lock.in_epoch(tree.epoch));
+                    let lock = tree.tracker.described(&path);
                     changed.insert(path, lock);
                 }
             }

@@ -155,8 +155,7 @@ impl World {
         let permits = (kind == Kind::Permits).then_some(PERMITS);
         let own = OwnNode { permits, ..OwnNode::default() };
         let info = Contest::new(lock, &names, &known).described(&own, counted);
-        let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
-        is_used.then_some(info)
+        info.is_listed().then_some(info)
     }
 
     /// The holders, by the definition of each kind.

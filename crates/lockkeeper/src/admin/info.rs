@@ -56,6 +56,12 @@ impl LockInfo {
         self.holders.is_empty() && self.waiters.is_empty()
     }
 
+    /// Whether a listing shows it: it has a holder, a waiter, a node without a session, or the record of a lease.
+    #[doc(hidden)]
+    pub fn is_listed(&self) -> bool {
+        !self.is_quiet() || !self.sessionless.is_empty() || self.lease.is_some()
+    }
+
     /// Applies the epoch; as read, tokens have epoch 0.
     #[doc(hidden)]
     #[must_use]

@@ -263,7 +263,7 @@ pub(super) async fn tree(
     let own: Vec<_> = own.map(|name| node_of(root, name)).collect();
     tree.read(ensemble, own).await?;
     let mut locks = describe_all(ensemble, &mut tree, queues).await?;
-    locks.retain(|lock| !lock.is_quiet() || !lock.sessionless.is_empty() || lock.lease.is_some());
+    locks.retain(LockInfo::is_listed);
     tree.unreadable.sort_by(|one, other| one.path.cmp(&other.path));
     Ok((locks, tree.unreadable))
 }

@@ -52,10 +52,7 @@ impl Observation {
 
     /// Returns whether a lock has a contender now, as far as its tree is seen.
     pub fn is_in_use(&self, path: &str) -> bool {
-        self.lock().trees.iter().any(|tree| {
-            let since = tree.tracker.since(path);
-            since.holders > 0 || since.waiters > 0
-        })
+        self.lock().trees.iter().any(|tree| !tree.tracker.since(path).is_unused())
     }
 
     /// Returns what is going on, with so many locks at most, and so many waiters and holds of each.
@@ -89,11 +86,7 @@ impl Observation {
             ranked.truncate(locks);
         }
         ranked.sort_unstable_by_key(order);
-        let shown = ranked.into_iter().map(|(path, (_, since))| LockGlance {
-            lock: state.lock_head(path, now, each),
-            since,
-            past: state.recent.past(path, each),
-        });
+        let shown = ranked.into_iter().map(|(path, (_, since))| state.glance_of(path, since, now, each));
         let shown: Vec<_> = shown.collect();
         let others = all - shown.len();
         let blind = state.gaps();
@@ -108,19 +101,18 @@ impl Observation {
     pub(crate) fn glance_at(&self, path: &str, each: usize) -> Glance {
         let mut glance = self.glance(0, 0);
         let (state, now) = (self.lock(), self.now());
-        let tree = state.trees.iter().find(|tree| !tree.tracker.since(path).is_unused());
-        let since = tree.map(|tree| tree.tracker.since(path)).unwrap_or_default();
-        let past = state.recent.past(path, each);
-        glance.locks = vec![LockGlance { lock: state.lock_head(path, now, each), since, past }];
+        let mut since = state.trees.iter().map(|tree| tree.tracker.since(path));
+        let since = since.find(|since| !since.is_unused()).unwrap_or_default();
+        glance.locks = vec![state.glance_of(path, since, now, each)];
         glance
     }
 }
 
 impl super::ObservationState {
-    /// A lock as it is at this moment, with so many holders and so many waiters at most.
-    fn lock_head(&self, path: &str, now: Moment, most: usize) -> LockInfo {
-        let lock = self.trees.iter().find_map(|tree| tree.lock_head(path, now, most));
-        lock.unwrap_or_else(|| LockInfo::unused(path))
+    /// A lock, and what is known of its last hour, with so many holders, waiters and past holds at most.
+    fn glance_of(&self, path: &str, since: Since, now: Moment, each: usize) -> LockGlance {
+        let lock = self.lock_head(path, now, each).unwrap_or_else(|| LockInfo::unused(path));
+        LockGlance { lock, since, past: self.recent.past(path, each) }
     }
 
     /// The times during which changes were not seen, with those that last.

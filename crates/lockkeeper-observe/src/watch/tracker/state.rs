@@ -102,7 +102,7 @@ impl Tracker {
     /// The same for each lock with contenders.
     pub fn all_since(&self) -> impl Iterator<Item = (&Arc<str>, Since)> {
         let locks = self.locks.iter().map(|(path, lock)| (path, lock.since()));
-        locks.filter(|(_, since)| since.holders + since.waiters > 0)
+        locks.filter(|(_, since)| !since.is_unused())
     }
 
     /// The locks that are in use, as they are at this moment, by path.
@@ -131,7 +131,7 @@ impl Tracker {
         let mut totals = Totals { left_out: self.left_out, unreadable: self.unreadable, ..Totals::default() };
         for (path, lock) in &self.locks {
             let since = lock.since();
-            totals.in_use += usize::from(since.holders + since.waiters > 0);
+            totals.in_use += usize::from(!since.is_unused());
             totals.empty += usize::from(lock.is_empty() && **path != *self.root);
             totals.garbage += lock.garbage;
             totals.waiters += since.waiters;
@@ -149,7 +149,7 @@ impl Tracker {
     }
 
     /// Returns a lock with its holders and waiters, as [`Admin::listing`](lockkeeper::admin::Admin::listing) does, from what was seen; `None`
-    /// if it has no holder, no waiter and no node without a session. Tokens have epoch 0, and children that are no contenders are left out.
+    /// if it has no holder, no waiter and no node without a session. Children that are no contenders are left out.
     pub fn described(&self, path: &str) -> Option<LockInfo> {
         self.head(path, |_| None, usize::MAX)
     }
@@ -172,8 +172,7 @@ impl Tracker {
             Some(Counted { entries, changed })
         };
         let info = Contest::new(path, &names, &lock.known).head(&lock.own, counted, unread, most);
-        let is_used = !info.holders.is_empty() || !info.waiters.is_empty() || !info.sessionless.is_empty();
-        (is_used || info.lease.is_some()).then_some(info)
+        info.is_listed().then(|| info.in_epoch(self.epoch))
     }
 
     /// The locks with a waiter.
