@@ -554,3 +554,63 @@ fn a_hold_whose_marker_was_not_read_is_not_told_as_a_wait_without_doubt() {
         assert_eq!(left.about, comes, "{facts:?}");
     }
 }
+
+/// A lock as a snapshot has it: who holds it, who waits, and since when.
+fn snapshot(tracker: &Tracker, lock: &str, now: Moment) -> [Vec<(String, i64)>; 2] {
+    let lock = tracker.lock_head(lock, now, usize::MAX).unwrap();
+    let ms = |it: &ContenderInfo| it.observed.unwrap().since.duration_since(UNIX_EPOCH).unwrap().as_millis() as i64;
+    [lock.holders, lock.waiters].map(|all| all.iter().map(|it| (it.node_path(&lock.path), ms(it))).collect())
+}
+
+/// As `show` says it: the lock is not available, and no contender is to blame.
+#[test]
+fn an_abandoned_hold_is_a_holder_in_a_snapshot_whether_its_begin_was_seen_or_not() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let tombstone = "/locks/kazoo/_s_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-x-d30000";
+    let waiter = "/locks/kazoo/_c_1a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-d30000-lock-0000000001";
+    for is_seen in [false, true] {
+        let (mut world, mut tracker) = (World::default(), Tracker::new("/locks", Limits::default()));
+        if is_seen {
+            tracker.end_walk(&Walk::default(), at(0));
+            tracker.change("/locks/kazoo", TreeChange::Created, at(0));
+        }
+        for (node, session) in [(tombstone, 0), (waiter, 8)] {
+            world.create(node, session, Vec::new());
+            if is_seen {
+                tracker.change(node, TreeChange::Created, at(1));
+            }
+        }
+        if !is_seen {
+            tracker.end_walk(&world.walk(), at(2));
+        }
+        for wanted in tracker.take_wanted() {
+            tracker.answer(&wanted, world.nodes.get(&wanted.path), at(3));
+        }
+        tracker.take_facts();
+        let [holders, waiters] = snapshot(&tracker, "/locks/kazoo", at(9));
+        assert_eq!((holders[0].0.as_str(), waiters[0].0.as_str()), (tombstone, waiter), "{is_seen}");
+        assert_eq!((holders.len(), waiters.len(), tracker.since("/locks/kazoo").holders), (1, 1, 0), "{is_seen}");
+    }
+}
+
+/// The marker may be another contender's by now, and the queue alone says something else.
+#[test]
+fn in_a_gap_a_snapshot_has_the_holder_that_was_known_last() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let (mut world, mut tracker) = (World::default(), Tracker::new("/locks", Limits::default()));
+    tracker.end_walk(&Walk::default(), at(0));
+    tracker.change("/locks/a", TreeChange::Created, at(0));
+    let [first, second] = [0, 1].map(|number| format!("/locks/a/B-000000000{number}"));
+    for (node, session) in [(first.as_str(), 7), (&second, 8), ("/locks/a/privateLock", 8)] {
+        world.create(node, session, Vec::new());
+        tracker.change(node, TreeChange::Created, at(1));
+    }
+    for wanted in tracker.take_wanted() {
+        tracker.answer(&wanted, world.nodes.get(&wanted.path), at(2));
+    }
+    tracker.take_facts();
+    let before = snapshot(&tracker, "/locks/a", at(3));
+    assert_eq!(before, [vec![(second, 1_000_001)], vec![(first, 1_000_001)]]);
+    tracker.lose(at(4), GapCause::Disconnected);
+    assert_eq!(snapshot(&tracker, "/locks/a", at(3)), before);
+}

@@ -66,8 +66,8 @@ impl Lock {
         Some(info)
     }
 
-    /// Since when this contender holds the lock or waits, and whether it holds it: by the last decision. Those who read a tombstone
-    /// decide that themselves.
+    /// Whether this contender holds the lock, by the last decision, and since when it does that or waits. Of a tombstone and of the owner of a
+    /// lease, the nodes alone decide whether it holds: `holds`.
     fn observed(&self, node: &str, holds: bool, now: Moment) -> (bool, Option<Observed>) {
         let (holds, since) = match (self.entries.get(node), &self.lease) {
             (Some(Entry { granted: Some(granted), .. }), _) => (true, Some((granted.at, granted.is_latest))),
