@@ -89,8 +89,9 @@ impl Suggested {
         self
     }
 
-    pub(crate) fn verb(&self) -> Option<&str> {
-        self.words.first()?.to_str()
+    /// Whether it begins with these words.
+    pub(crate) fn is(&self, verb: &[&str]) -> bool {
+        self.words.len() >= verb.len() && self.words.iter().zip(verb).all(|(word, verb)| word == verb)
     }
 
     /// Sets other servers as its place.
@@ -440,8 +441,8 @@ mod tests {
         );
         assert_eq!(command.clone().elsewhere().text(&place), "lockkeeper run /locks/a -- echo 'a b'");
         assert_eq!(
-            Suggested::new(["epoch", "--above", "7"]).at("zk2:2181").text(&place),
-            "lockkeeper epoch --above 7 --properties /a.properties --properties /b.properties --servers zk2:2181"
+            Suggested::new(["admin", "epoch", "--above", "7"]).at("zk2:2181").text(&place),
+            "lockkeeper admin epoch --above 7 --properties /a.properties --properties /b.properties --servers zk2:2181"
         );
     }
 }

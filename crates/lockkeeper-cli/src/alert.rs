@@ -1,6 +1,6 @@
 //! Alerts the receivers that an owner has not cleaned up in time: a shell command or a web address.
 //!
-//! An alert does not decide. Its receiver answers with `lockkeeper approve` or `reject`. A program that knows the
+//! An alert does not decide. Its receiver answers with `lockkeeper requests approve` or `reject`. A program that knows the
 //! answer may give it immediately, as `{"decision": "approve", "by": "...", "why": "..."}`. A success status is not an
 //! answer.
 
@@ -104,7 +104,7 @@ impl Webhook {
 #[derive(Serialize)]
 struct AlertView<'a> {
     event: &'static str,
-    /// The id that `lockkeeper approve --id` takes.
+    /// The id that `lockkeeper requests approve --id` takes.
     request: Option<&'a str>,
     #[serde(flatten)]
     facts: FactsView<'a>,

@@ -2,20 +2,9 @@
 //!
 //! [`crate::settings`] decides what a missing option means.
 
-pub(crate) mod ask;
+pub(crate) mod common;
 pub(crate) mod connect;
-pub(crate) mod dlq;
-pub(crate) mod doctor;
-pub(crate) mod history;
-pub(crate) mod jobs;
-pub(crate) mod lead;
-pub(crate) mod leased;
 mod mistakes;
-pub(crate) mod observe;
-pub(crate) mod pages;
-pub(crate) mod run;
-pub(crate) mod serve;
-pub(crate) mod server;
 pub(crate) mod values;
 
 use std::ffi::OsString;
@@ -24,28 +13,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser};
 
-#[cfg(feature = "top")]
-use self::ask::TopArgs;
-use self::ask::{
-    BreakArgs, ConfigArgs, CopyArgs, DeadlocksArgs, EpochArgs, FenceArgs, InitArgs, ListArgs, ManArgs, RevokeArgs,
-    ShowArgs, WhyArgs,
-};
-use self::dlq::{DlqArgs, DlqVerb};
-use self::doctor::{DoctorArgs, GcArgs};
-use self::history::HistoryArgs;
-use self::jobs::JobsArgs;
-use self::lead::LeadArgs;
-use self::leased::{DecideArgs, RequestsArgs, StatsArgs};
-use self::observe::ObserveArgs;
-use self::run::RunArgs;
-use self::serve::ServeArgs;
-use self::server::ServerArgs;
 use self::values::before_command;
-use crate::advice::{self, PlaceOption};
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
+use crate::verbs::Verb;
+use crate::verbs::run::args::RunArgs;
 
 /// Runs commands under locks that hold across processes and machines.
 ///
@@ -57,173 +31,6 @@ pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
-}
-
-/// What to do.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Verb {
-    /// Run a command while holding a lock, or several
-    Run(Box<RunArgs>),
-    /// Run a command on one of several machines, the leader
-    Lead(Box<LeadArgs>),
-    /// List the locks that have holders or waiters
-    #[command(aliases = ["ls", "ps"])]
-    List(ListArgs),
-    /// Show the holders and waiters of a lock
-    Show(ShowArgs),
-    /// Show jobs that run once per slot, and how each run ended
-    Jobs(JobsArgs),
-    /// Show the locks on this terminal, as they change
-    #[cfg(feature = "top")]
-    Top(TopArgs),
-    /// Explain why a lock is not available now, and what to do about it
-    Why(WhyArgs),
-    /// Show contenders that wait for each other in a ring
-    Deadlocks(DeadlocksArgs),
-    /// Look for trouble: servers, clocks, locks, leftovers and jobs
-    Doctor(DoctorArgs),
-    /// List, and delete, what is left of locks that nobody uses
-    Gc(GcArgs),
-    /// Show who held a lock, how each hold ended, and who was refused
-    History(HistoryArgs),
-    /// Observe all locks of all clients: metrics, a journal and alerts
-    Observe(Box<ObserveArgs>),
-    /// Ask the holders of a lock to release it
-    Revoke(RevokeArgs),
-    /// Remove the holder of a lock by force, with a reason
-    Break(BreakArgs),
-    /// Print how long a leased lock was held, and its timeouts
-    Stats(StatsArgs),
-    /// List the pending decisions about leased locks
-    Requests(RequestsArgs),
-    /// Decide that a leased lock is taken from its owner by force
-    Approve(DecideArgs),
-    /// Decide that the owner keeps a leased lock
-    Reject(DecideArgs),
-    /// List, replay and drop commands that never got their lock
-    Dlq(DlqArgs),
-    /// Replace a file, or run a command, unless a newer holder did
-    Fence(FenceArgs),
-    /// Print the epoch of fencing tokens, or raise it
-    ///
-    /// Raise it after an ensemble was rebuilt or restored.
-    Epoch(EpochArgs),
-    /// Set up the nodes that all users of the servers share, once
-    Init(InitArgs),
-    /// Copy persistent nodes to another server
-    ///
-    /// From this machine to an ensemble, and back.
-    Copy(CopyArgs),
-    /// Print every setting and its origin
-    Config(ConfigArgs),
-    /// Run the embedded server, as a ZooKeeper for this machine
-    Serve(ServeArgs),
-    /// Show, stop, restart or back up the server of this machine
-    Server(ServerArgs),
-    /// Print a script that completes commands, options and names of locks in a shell
-    Completions {
-        /// The shell.
-        shell: Shell,
-    },
-    /// Print a manual page, or write them all to a directory
-    Man(ManArgs),
-    /// Print the version
-    #[command(hide = true)]
-    Version,
-}
-
-/// A shell that has a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
-
-impl Verb {
-    /// Whether the output is JSON.
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            Verb::Run(args) => args.json,
-            Verb::Lead(args) => args.json,
-            Verb::List(args) => args.json,
-            Verb::Show(args) => args.json,
-            Verb::Jobs(args) => args.json(),
-            Verb::Deadlocks(args) => args.json,
-            Verb::Doctor(args) => args.json,
-            Verb::Gc(args) => args.json,
-            Verb::Why(args) => args.show.json,
-            Verb::History(args) => args.json,
-            Verb::Observe(args) => args.json,
-            Verb::Revoke(args) => args.json,
-            Verb::Break(args) => args.json,
-            Verb::Stats(args) => args.json,
-            Verb::Requests(args) => args.json,
-            Verb::Approve(args) | Verb::Reject(args) => args.json,
-            Verb::Dlq(args) => args.verb.place().json,
-            Verb::Epoch(args) => args.json,
-            Verb::Init(args) => args.json,
-            Verb::Copy(args) => args.json,
-            Verb::Config(args) => args.json,
-            Verb::Server(args) => args.verb.place().json,
-            #[cfg(feature = "top")]
-            Verb::Top(_) => false,
-            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => false,
-        }
-    }
-
-    /// Whether it runs for long, so that people read its messages later, in a log.
-    pub(crate) fn takes_a_while(&self) -> bool {
-        match self {
-            Verb::Run(_) | Verb::Lead(_) | Verb::Observe(_) | Verb::Serve(_) => true,
-            Verb::Dlq(args) => matches!(args.verb, DlqVerb::Replay { .. }),
-            _ => false,
-        }
-    }
-
-    /// Returns the options that name the place of the locks. Printed commands repeat them.
-    pub(crate) fn place(&self) -> Vec<PlaceOption> {
-        let connect = match self {
-            Verb::Run(args) => &args.connect,
-            Verb::Lead(args) => &args.connect,
-            Verb::List(args) => &args.connect,
-            Verb::Show(args) => &args.connect,
-            Verb::Deadlocks(args) => &args.connect,
-            #[cfg(feature = "top")]
-            Verb::Top(args) => &args.connect,
-            Verb::Why(args) => &args.show.connect,
-            Verb::Jobs(args) => args.connect(),
-            Verb::Doctor(args) => &args.connect,
-            Verb::Gc(args) => &args.connect,
-            Verb::History(args) => &args.connect,
-            Verb::Observe(args) => &args.connect,
-            Verb::Revoke(args) => &args.connect,
-            Verb::Break(args) => &args.connect,
-            Verb::Stats(args) => &args.connect,
-            Verb::Requests(args) => &args.connect,
-            Verb::Approve(args) | Verb::Reject(args) => &args.connect,
-            Verb::Dlq(args) => &args.verb.place().connect,
-            Verb::Epoch(args) => &args.connect,
-            Verb::Init(args) => &args.connect,
-            Verb::Copy(args) => &args.connect,
-            Verb::Config(args) => &args.settings,
-            Verb::Server(args) => &args.verb.place().connect,
-            Verb::Fence(_) | Verb::Serve(_) | Verb::Completions { .. } | Verb::Man(_) | Verb::Version => {
-                return Vec::new();
-            }
-        };
-        advice::place(connect, |name| std::env::var_os(name))
-    }
-}
-
-/// Parses a recorded command line of `run`.
-pub(crate) fn parse_run(words: impl IntoIterator<Item = OsString>) -> Result<RunArgs, String> {
-    let words = [OsString::from("lockkeeper"), OsString::from("run")].into_iter().chain(words);
-    match Args::try_parse_from(words).map(|args| args.verb) {
-        Ok(Verb::Run(args)) => Ok(*args),
-        Ok(_) => Err("it is not a command line of lockkeeper run".to_owned()),
-        Err(error) => Err(error.to_string().lines().next().unwrap_or_default().to_owned()),
-    }
 }
 
 /// Parses the command line. Prints help, the version and mistakes itself.

@@ -30,7 +30,6 @@ use tokio::time::sleep;
 
 use self::pause::Pauses;
 use self::reliance::unreliable;
-use crate::args::run::{OnRevoke, OnSuspect};
 use crate::broken::{self, Break};
 use crate::exit::Failure;
 use crate::group::Group;
@@ -44,6 +43,7 @@ use crate::streams;
 use crate::supervision::{Action, Cleanup, Deadline, Event, Supervision};
 use crate::terminal::Terminal;
 use crate::text;
+use crate::verbs::run::args::{OnRevoke, OnSuspect};
 use crate::watchdog::{self, Reaped, Watchdog};
 
 /// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no

@@ -30,7 +30,7 @@ pub(crate) use crate::statuses::Code;
 const INVALID_LIST: &str = "invalid access list";
 
 /// The verb that sets up whole servers.
-const INIT: &str = "init";
+const INIT: [&str; 2] = ["admin", "init"];
 
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -119,15 +119,15 @@ impl Failure {
                 self = self.advise("see how each server is", Suggested::new(["doctor"]));
             }
             // With realms, it is refused without servers.
-            let named = |command: Suggested| if command.verb() == Some(INIT) { command.at(servers) } else { command };
+            let named = |command: Suggested| if command.is(&INIT) { command.at(servers) } else { command };
             self.advice = self.advice.into_iter().map(|(what, command)| (what, named(command))).collect();
         }
         if let Place::Machine(_) = place
-            && let Some((what, command)) = self.advice.iter_mut().find(|(_, command)| command.verb() == Some(INIT))
+            && let Some((what, command)) = self.advice.iter_mut().find(|(_, command)| command.is(&INIT))
         {
             // The kernel names the users of the socket, so there is no credential.
             *what = "let all users contend, as root or as the user who runs the server";
-            *command = Suggested::new([INIT, "--acl", &LockAcl::open_to_contend().to_string()]);
+            *command = Suggested::new(INIT).with(["--acl", &LockAcl::open_to_contend().to_string()]);
         }
         Failure { place: Some(Box::new(place.clone())), ..self }
     }
@@ -434,9 +434,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
             ("see which files are set, and where", Suggested::new(["config"]))
         }
         Error::Session(error) if error.needs_set_up() => {
-            let init = [INIT, "--acl", &LockAcl::open_to_contend().to_string(), "--auth-file", "FILE"];
+            let list = LockAcl::open_to_contend().to_string();
             // The list gives its rights to the credentials of the command; those that were refused do not help.
-            ("let all clients contend", Suggested::new(init))
+            ("let all clients contend", Suggested::new(INIT).with(["--acl", &list, "--auth-file", "FILE"]))
         }
         Error::Acquire(error) => match error {
             AcquireError::Timeout { path, holder, .. } | AcquireError::Held { path, holder, .. } => {

@@ -15,14 +15,14 @@ use lockkeeper_observe::watch::{Notice, Observation, ObserveError, Observer, Opt
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::commands::observe::{recorded_end, text, unobserved};
-use crate::commands::show::connect_to_ask;
 use crate::evidence::{Look, habits};
 use crate::exit::Failure;
+use crate::inquiry::connect_to_ask;
 use crate::place::Place;
 use crate::servertime::ServerTime;
 use crate::settings::Part;
 use crate::table::recorded;
+use crate::verbs::observe::{recorded_end, text, unobserved};
 
 /// The shortest time between two looks at the changes, and between two drawings of them.
 const PAUSE: Duration = Duration::from_millis(250);

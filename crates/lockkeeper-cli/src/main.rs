@@ -6,10 +6,10 @@
 //! Layers, top first; a file imports from its own layer and from those below it:
 //!
 //! 1. `main`
-//! 2. `commands`: one file for each verb
-//! 3. the command under the lock and its processes: `child`, `retrying`, `letters`, `local`, `control`, `launcher`, `daemon`, `watchdog`
-//! 4. the meaning of the options: `settings`, `kind`, `grace`, `waiting`, `signals` and others
-//! 5. `args`: the parser, help and manual pages
+//! 2. `args`: the parser and its mistakes; `verbs`: a folder for each verb, and the table of them
+//! 3. the command under the lock and its processes: `child`, `letters`, `local`, `control`, `launcher`, `daemon`, `watchdog`
+//! 4. the meaning of the options: `settings`, `grace`, `waiting`, `signals` and others
+//! 5. `verb`: what each verb has; the options that verbs share, below `args`
 //! 6. `output`, below it `exit`, `advice` and the definitions of options
 //! 7. text, places, streams and terminals
 
@@ -17,24 +17,20 @@ mod advice;
 mod alert;
 mod args;
 mod atwork;
-mod backup;
 mod broken;
 mod child;
 mod colour;
-mod commands;
 mod confirm;
 mod control;
-mod crontab;
 mod daemon;
 mod evidence;
 mod exit;
-mod findings;
 mod grace;
 mod group;
 mod held;
 mod inherited;
+mod inquiry;
 mod jobsview;
-mod kind;
 mod launcher;
 mod letters;
 #[cfg(feature = "top")]
@@ -47,9 +43,8 @@ mod pastview;
 mod place;
 mod presence;
 mod program;
-mod records;
+mod realms;
 mod registers;
-mod retrying;
 mod screen;
 mod serverlog;
 mod servertime;
@@ -60,12 +55,10 @@ mod statuses;
 mod streams;
 mod supervision;
 mod table;
-mod tail;
 mod terminal;
 mod text;
-#[cfg(feature = "top")]
-mod top;
-mod unsent;
+mod verb;
+mod verbs;
 mod views;
 mod waiting;
 mod watchdog;
@@ -73,10 +66,12 @@ mod watchdog;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
-use crate::args::ask::WhyArgs;
-use crate::args::{Args, Verb};
+use crate::advice::PlaceOption;
+use crate::args::Args;
 use crate::exit::Failure;
 use crate::output::Printer;
+use crate::verb::Context;
+use crate::verbs::{Verb, completions};
 
 fn main() -> ExitCode {
     // The parts that this program starts of itself come first: the launcher should cost next to nothing.
@@ -85,14 +80,14 @@ fn main() -> ExitCode {
         Some(word) if word == launcher::WORD => return launcher::exec(words),
         Some(word) if word == daemon::WORD => return daemon::main(words),
         Some(word) if word == watchdog::WORD => return watchdog::main(words),
-        Some(word) if word == commands::complete::WORD => return commands::complete::main(words),
+        Some(word) if word == completions::WORD => return completions::main(words, args::definitions),
         _ => {}
     }
     let args = match args::parse() {
         Ok(args) => args,
         Err(code) => return code,
     };
-    let mut printer = Printer::new(args.verb.json()).with_place(args.verb.place());
+    let mut printer = Printer::new(args.verb.json()).with_place(place(&args.verb));
     if args.verb.takes_a_while() && !std::io::stderr().is_terminal() {
         printer = printer.with_time();
     }
@@ -111,46 +106,17 @@ fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
+/// Returns the options that name the place of the locks. Printed commands repeat them.
+fn place(verb: &Verb) -> Vec<PlaceOption> {
+    verb.connect().map_or_else(Vec::new, |connect| advice::place(connect, |name| std::env::var_os(name)))
+}
+
 fn obey(args: Args, printer: &Printer) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::system("cannot start an event loop", error))?;
-    let outcome = runtime.block_on(async {
-        match args.verb {
-            Verb::Run(args) => commands::run::run(*args, printer).await,
-            Verb::Lead(args) => commands::lead::lead(*args, printer).await,
-            Verb::List(args) => commands::list::list(args, printer).await,
-            Verb::Show(args) => commands::show::show(args, printer).await,
-            Verb::Jobs(args) => commands::jobs::jobs(args, printer).await,
-            Verb::History(args) => commands::history::history(args, printer).await,
-            #[cfg(feature = "top")]
-            Verb::Top(args) => commands::top::top(args, printer).await,
-            Verb::Deadlocks(args) => commands::deadlocks::deadlocks(args, printer).await,
-            Verb::Doctor(args) => commands::doctor::doctor(args, printer).await,
-            Verb::Gc(args) => commands::gc::gc(args, printer).await,
-            Verb::Why(WhyArgs { show, at: Some(at), .. }) => commands::past::why_at(show, &at, printer).await,
-            Verb::Why(WhyArgs { show, mine, at: None }) => commands::why::why(show, mine, printer).await,
-            Verb::Revoke(args) => commands::revoke::revoke(args, printer).await,
-            Verb::Break(args) => commands::breaking::break_lock(args, printer).await,
-            Verb::Stats(args) => commands::stats::stats(args, printer).await,
-            Verb::Requests(args) => commands::requests::requests(args, printer).await,
-            Verb::Approve(args) => commands::requests::decide(args, true, printer).await,
-            Verb::Reject(args) => commands::requests::decide(args, false, printer).await,
-            Verb::Dlq(args) => commands::dlq::dlq(args, printer).await,
-            Verb::Fence(args) => commands::fence::fence(args),
-            Verb::Epoch(args) => commands::epoch::epoch(args, printer).await,
-            Verb::Init(args) => commands::init::init(args, printer).await,
-            Verb::Copy(args) => commands::copy::copy(args, printer).await,
-            Verb::Config(args) => commands::config::config(args, printer).await,
-            Verb::Observe(args) => commands::observe::observe(*args, printer).await,
-            Verb::Serve(args) => commands::serve::serve(args, printer).await,
-            Verb::Server(args) => commands::server::server(args, printer).await,
-            Verb::Completions { shell } => commands::complete::script(shell),
-            Verb::Man(args) => args::pages::man(args::definitions(), args),
-            Verb::Version => args::pages::version(args::definitions()),
-        }
-    });
+    let outcome = runtime.block_on(args.verb.obey(Context { printer, definitions: args::definitions }));
     // A thread may still wait for a server that another command starts; nothing depends on it any more.
     runtime.shutdown_background();
     outcome

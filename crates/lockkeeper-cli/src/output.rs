@@ -24,7 +24,7 @@ use crate::colour::Severity;
 use crate::exit::{Code, Failure};
 use crate::place::{Place, Source};
 use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
-use crate::statuses;
+use crate::statuses::{self, Status};
 use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain, trimmed};
 
@@ -174,7 +174,7 @@ impl Printer {
 
     /// Prints for machines that this verb ends with a status of its own. For people, the cause was printed when it happened. Returns the
     /// status.
-    pub(crate) fn ended(self, verb: &str, code: Code) -> u8 {
+    pub(crate) fn ended(self, verb: &[Status], code: Code) -> u8 {
         if self.json {
             let (message, commands) = (statuses::meaning(verb, code), Vec::new());
             self.event(&LogEvent::Error { exit_code: code as u8, message, hint: None, commands });

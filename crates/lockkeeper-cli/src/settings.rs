@@ -13,10 +13,10 @@ use lockkeeper_session::ensemble::is_below;
 use lockkeeper_helix::routing::{FollowRouting, RoutingData};
 
 use crate::args::connect::ConnectArgs;
-use crate::args::run::is_option;
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::{Place, realm};
+use crate::verbs::run::args::is_option;
 
 /// Time limit for connecting to the servers.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);

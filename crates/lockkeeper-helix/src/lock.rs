@@ -203,7 +203,7 @@ impl HelixLock {
 
     /// Asks operators when the wait has ended, the owner has not finished its cleanup, and no rule decides. The request
     /// is a node in the ensemble, which [`HelixAdmin::requests`](crate::HelixAdmin::requests) and `lockkeeper requests` show on
-    /// any machine. [`HelixAdmin::decide`](crate::HelixAdmin::decide), `lockkeeper approve` or `lockkeeper reject` answers it. No
+    /// any machine. [`HelixAdmin::decide`](crate::HelixAdmin::decide), `lockkeeper requests approve` or `reject` answers it. No
     /// answer within `timeout` means no. The function of [`HelixLock::on_unfinished`] may answer as well; the first
     /// answer counts.
     ///
@@ -253,7 +253,7 @@ impl HelixLock {
     }
 
     /// Adds the counters of this object ([`HelixLock::statistics`]) to the fleet's counters of this lock, for
-    /// [`HelixAdmin::statistics`](crate::HelixAdmin::statistics) and `lockkeeper stats`.
+    /// [`HelixAdmin::statistics`](crate::HelixAdmin::statistics) and `lockkeeper show --stats`.
     ///
     /// The counters are in a separate node below `/lockkeeper/stats`, of at most a few kilobytes for each of 16 owners,
     /// until [`HelixAdmin::forget_statistics`](crate::HelixAdmin::forget_statistics). With more than 1024 locks, those that were

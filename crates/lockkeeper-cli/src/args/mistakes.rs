@@ -402,7 +402,10 @@ fn instead(words: &[OsString]) -> Option<Failure> {
                 "delete the records of a job",
                 Suggested::new(["jobs", "forget"]).with(name.as_ref()).with(options).with(&place).elsewhere(),
             )
-            .advise("list what is left of locks that nobody uses", Suggested::new(["gc"]).with(&place).elsewhere()),
+            .advise(
+                "list what is left of locks that nobody uses",
+                Suggested::new(["admin", "gc"]).with(&place).elsewhere(),
+            ),
         "log" => failure
             .advise("see the last holds", about("history", name.as_ref()))
             .advise("list the runs of a job", about("jobs", name.as_ref()).with(["--history"]))
@@ -410,7 +413,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
             .advise("see what was decided about leased locks", about("requests", None).with(["--decided"])),
         "check" | "diagnose" | "health" => failure.advise("look for trouble", about("doctor", None)),
         "clean" | "cleanup" | "prune" | "purge" => {
-            failure.advise("list what is left of locks that nobody uses", about("gc", None))
+            failure.advise("list what is left of locks that nobody uses", about("admin", Some(&"gc".into())))
         }
         "start" | "server" => failure.advise("serve ZooKeeper clients of this machine", about("serve", None)),
         _ => return None,

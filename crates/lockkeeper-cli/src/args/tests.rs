@@ -6,8 +6,8 @@ use clap::CommandFactory;
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use super::serve::LimitArgs;
 use super::{Args, Verb, run_alone};
+use crate::verbs::serve::args::LimitArgs;
 
 // The manual describes a build with the default features.
 #[cfg(all(feature = "tls", feature = "top", feature = "webhook"))]

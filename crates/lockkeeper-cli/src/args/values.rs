@@ -35,7 +35,7 @@ pub(crate) fn positive_duration(text: &str) -> Result<Duration, String> {
 const LONGEST_LEASE: u64 = 36_500;
 
 /// Parses the length of a lease.
-pub(super) fn lease(text: &str) -> Result<Duration, String> {
+pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     match duration(text)? {
         long if long > Duration::from_secs(LONGEST_LEASE * 24 * 3600) => {
             Err(format!("the longest lease is {LONGEST_LEASE}days"))
@@ -54,7 +54,7 @@ pub(crate) enum Waiting {
 }
 
 /// Parses a duration, or `infinite`.
-pub(super) fn waiting(text: &str) -> Result<Waiting, String> {
+pub(crate) fn waiting(text: &str) -> Result<Waiting, String> {
     match text {
         "infinite" => Ok(Waiting::Infinite),
         text => duration(text).map(Waiting::Limit).map_err(|error| format!("{error}, or infinite")),

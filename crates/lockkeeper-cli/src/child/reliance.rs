@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::select;
 use lockkeeper::guard::HoldState;
 
-use crate::args::run::OnSuspect;
 use crate::held::Held;
+use crate::verbs::run::args::OnSuspect;
 
 /// Resolves when the command must be stopped, with the state of the locks at that moment.
 ///

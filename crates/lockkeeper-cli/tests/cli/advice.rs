@@ -66,7 +66,8 @@ struct Site<'a> {
 impl Site<'_> {
     fn command(&self, verb: &str, words: &[&str]) -> Command {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
-        let mut command = self.home.command(&[&[verb], &options[..], words].concat());
+        let verbs: Vec<_> = verb.split(' ').collect();
+        let mut command = self.home.command(&[&verbs[..], &options[..], words].concat());
         command.env_remove("LOCKKEEPER_STATE_DIR").envs(self.variables.iter().map(|(name, value)| (name, value)));
         command
     }
@@ -463,10 +464,10 @@ fn the_advice_of_a_failure_can_be_run() {
         assert!(holder.wait().success());
     }
     // Leases: no statistics, no open decision.
-    let count = advice("stats", &["counted"]);
+    let count = advice("show", &["counted", "--stats"]);
     assert_eq!(told(&that(&count, "publish them for a command").replace(" COMMAND", " echo ran")), "ran\n");
-    assert!(site.output("stats", &["counted"]).status.success());
-    told(that(&advice("approve", &["counted", "-r", "x"]), "see the open decisions"));
+    assert!(site.output("show", &["counted", "--stats"]).status.success());
+    told(that(&advice("requests approve", &["counted", "-r", "x"]), "see the open decisions"));
 }
 
 /// Dead letters are found in their store, from any directory.
@@ -525,7 +526,7 @@ fn the_commands_of_a_decision_decide_it() {
         told(&that(&decide, what).replace(" WHY", " 'its host is gone'"));
         let (ended, text) = wanting.end();
         assert_eq!(ended, code, "{text}");
-        assert!(text.contains("transfer the lock: lockkeeper approve ") && text.contains(" --id "), "{text}");
+        assert!(text.contains("transfer the lock: lockkeeper requests approve ") && text.contains(" --id "), "{text}");
         owner.signal(rustix::process::Signal::KILL);
         owner.wait();
         // The lease outlives its command.
@@ -551,7 +552,7 @@ fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_
     let approve = screen.expect("; keep its owner: ");
     let approve = approve.trim_end_matches("; keep its owner: ");
     let place = format!(" --servers {} ", served.address);
-    assert!(approve.starts_with("lockkeeper approve /locks/a --id ") && approve.contains(&place), "{approve}");
+    assert!(approve.starts_with("lockkeeper requests approve /locks/a --id ") && approve.contains(&place), "{approve}");
     // It is printed while the question is still being recorded.
     let requests = || String::from_utf8(home.output(&["requests", "--json"]).stdout).unwrap();
     until("the question is recorded", || requests().contains("/locks/a"));

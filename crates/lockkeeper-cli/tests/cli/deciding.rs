@@ -80,21 +80,21 @@ fn an_operator_approves_and_the_command_runs() {
     // A command is not broken, so that it can be copied.
     let wide = shown.lines().find(|line| line.width() > 80 && !line.contains(" lockkeeper "));
     assert!(wide.is_none() && shown.contains("no answer is a no"), "{shown}");
-    let (code, line) = failure(&fleet.home.output(&["approve", "a", "--reason", " "]));
+    let (code, line) = failure(&fleet.home.output(&["requests", "approve", "a", "--reason", " "]));
     assert_eq!(
         (code, line.as_str()),
         (Some(64), "an intervention on /locks/a needs a reason: it is recorded for those who ask later")
     );
-    let none = fleet.home.output(&["approve", "b", "-r", "x", "--json"]);
+    let none = fleet.home.output(&["requests", "approve", "b", "-r", "x", "--json"]);
     let told = String::from_utf8_lossy(&[&none.stdout[..], &none.stderr].concat()).into_owned();
     assert!(none.status.code() == Some(1) && told.contains("about /locks/b") && told.contains("\"scope\""), "{told}");
-    let approved = fleet.home.output(&["approve", "a", "--reason", "its host hangs"]);
+    let approved = fleet.home.output(&["requests", "approve", "a", "--reason", "its host hangs"]);
     assert!(approved.status.success(), "{approved:?}");
     assert_eq!(high.line(), "in");
     let decided = fleet.decided();
     assert_eq!((decided.len(), &decided[0]["approved"]), (1, &true.into()));
     assert_eq!((&decided[0]["why"], &decided[0]["by_rule"]), (&"its host hangs".into(), &false.into()));
-    assert_eq!(failure(&fleet.home.output(&["approve", "a", "-r", "again"])).0, Some(1));
+    assert_eq!(failure(&fleet.home.output(&["requests", "approve", "a", "-r", "again"])).0, Some(1));
     // A preempted owner that hung learns of it when it runs again.
     fleet.hung.signal(Signal::CONT);
     assert_eq!(fleet.hung.end().0, Some(79));
@@ -108,7 +108,7 @@ fn an_operator_rejects_and_so_does_silence() {
     let fleet = Fleet::start(&[]);
     let mut high = fleet.want(&["--ask", "10m"]);
     fleet.waited_for();
-    assert!(fleet.home.output(&["reject", "a", "--reason", "let it finish"]).status.success());
+    assert!(fleet.home.output(&["requests", "reject", "a", "--reason", "let it finish"]).status.success());
     let (code, told) = high.end();
     assert_eq!(code, Some(75), "{told}");
     assert!(told.contains("has not finished the cleanup"), "{told}");
@@ -178,7 +178,7 @@ fn an_alert_command_is_told_and_may_decide() {
     for fact in ["path", "owner", "owner_message", "owner_priority", "allotted_ms", "requestor", "requestor_priority"] {
         assert_eq!(alert[fact], request[fact], "{fact}");
     }
-    assert!(fleet.home.output(&["reject", "a", "-r", "no"]).status.success());
+    assert!(fleet.home.output(&["requests", "reject", "a", "-r", "no"]).status.success());
     assert_eq!(high.end().0, Some(75));
     let says = r#"echo paged; echo '{"decision": "approve", "by": "pager", "why": "nobody at home"}'"#;
     let mut high = fleet.want(&["--ask", "10m", "--alert-command", says]);

@@ -25,7 +25,7 @@ fn diagnosis(home: &Home, args: &[&str]) -> (i32, Value) {
 }
 
 fn gc(home: &Home, args: &[&str]) -> Value {
-    let output = home.output(&[&["gc", "--json"], args].concat());
+    let output = home.output(&[&["admin", "gc", "--json"], args].concat());
     assert!(output.status.success(), "{output:?}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
@@ -216,7 +216,12 @@ fn doctor_and_gc_create_no_node() {
     until("the holder has made the place of its history", || site.nodes("/").contains(&"/lockkeeper".to_owned()));
     until("all of it", || !site.nodes("/lockkeeper").is_empty());
     let before = ["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path));
-    for look in [&["doctor"][..], &["gc"], &["gc", "--empty", "--garbage", "--tombstones"], &["gc", "--log"]] {
+    for look in [
+        &["doctor"][..],
+        &["admin", "gc"],
+        &["admin", "gc", "--empty", "--garbage", "--tombstones"],
+        &["admin", "gc", "--log"],
+    ] {
         assert_eq!(site.home.output(look).status.code(), Some(0), "{look:?}");
     }
     assert_eq!(["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path)), before);
@@ -269,7 +274,7 @@ fn a_node_without_a_session_that_blocks_a_foreign_client_is_serious_and_gc_delet
     assert_eq!(gc(&site.home, &["a", "--garbage"])["deleted"], serde_json::json!([without]));
     assert_eq!(doctor(&site.home, &[]).1, [""; 0]);
     let broken = text(&site.home.output(&["list", "--broken"]));
-    assert!(broken.contains("lockkeeper gc --garbage: it has no session"), "{broken}");
+    assert!(broken.contains("lockkeeper admin gc --garbage: it has no session"), "{broken}");
 }
 
 /// The last use of a lock is dated by what happened later.
@@ -286,8 +291,8 @@ fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
     assert_eq!(of_group(&answer, "note"), ["/locks/README"]);
     let answer = gc(&site.home, &["--older-than", "0s"]);
     assert_eq!((of_group(&answer, "empty").len(), &answer["deleted"]), (2, &serde_json::json!([])), "dry by default");
-    let output = site.home.output(&["gc", "--older-than", "0s"]);
-    assert!(text(&output).contains("\n  lockkeeper gc /locks --empty"), "{output:?}");
+    let output = site.home.output(&["admin", "gc", "--older-than", "0s"]);
+    assert!(text(&output).contains("\n  lockkeeper admin gc /locks --empty"), "{output:?}");
     let answer = gc(&site.home, &["--empty", "--older-than", "0s"]);
     assert_eq!(answer["deleted"], serde_json::json!(["/locks/one", "/locks/two/three"]));
     // It dates the deletions before it.
@@ -295,12 +300,13 @@ fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
     let answer = gc(&site.home, &["--older-than", "0s"]);
     // What was above a deleted node is empty now.
     assert_eq!((of_group(&answer, "empty"), of_group(&answer, "note").len()), (vec!["/locks/two".to_owned()], 1));
-    let logged = text(&site.home.output(&["gc", "--log"]));
+    let logged = text(&site.home.output(&["admin", "gc", "--log"]));
     assert!(
         logged.contains("  2 empty nodes deleted by ") && logged.ends_with(": /locks/one, /locks/two/three\n"),
         "{logged}"
     );
-    let logged: Value = serde_json::from_slice(&site.home.output(&["gc", "two", "--log", "--json"]).stdout).unwrap();
+    let logged: Value =
+        serde_json::from_slice(&site.home.output(&["admin", "gc", "two", "--log", "--json"]).stdout).unwrap();
     assert_eq!(logged["cleanups"], serde_json::json!([]), "that was a command for /locks");
 }
 
@@ -318,19 +324,19 @@ fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
     site.create("/other/program", "");
     let mut holder = site.home.spawn("/P2", &["--foreground"], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    let (code, line) = failure(&site.home.output(&["gc", "/"]));
+    let (code, line) = failure(&site.home.output(&["admin", "gc", "/"]));
     assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
     let answer = gc(&site.home, &["/", "--objects"]);
     assert_eq!(of_group(&answer, "recent"), ["/P1"], "used less than a day ago");
     let answer = gc(&site.home, &["/", "--objects", "--empty"]);
     assert_eq!(answer["deleted"], serde_json::json!([]), "the age counts");
-    let said = text(&site.home.output(&["gc", "/", "--objects", "--older-than", "0s"]));
-    assert!(said.contains("\n  lockkeeper gc / --objects --empty"), "{said}");
+    let said = text(&site.home.output(&["admin", "gc", "/", "--objects", "--older-than", "0s"]));
+    assert!(said.contains("\n  lockkeeper admin gc / --objects --empty"), "{said}");
     let answer = gc(&site.home, &["/", "--objects", "--empty", "--older-than", "0s"]);
     assert_eq!(answer["deleted"], serde_json::json!(["/P1"]));
     assert_eq!(of_group(&answer, "note"), ["/P3"]);
     assert_eq!(site.nodes("/other"), ["/other/program"]);
-    assert!(text(&site.home.output(&["gc", "/", "--log"])).ends_with(": /P1\n"));
+    assert!(text(&site.home.output(&["admin", "gc", "/", "--log"])).ends_with(": /P1\n"));
     holder.close_stdin();
     assert!(holder.wait().success());
 }
@@ -366,15 +372,15 @@ fn gc_deletes_a_tombstone_once_its_delay_has_passed_for_sure() {
     assert!(answer["deleted"][0].as_str().unwrap().starts_with("/locks/a/_s_"), "{answer}");
     let answer = gc(&home, &[]);
     assert_eq!((of_group(&answer, "tombstones").len(), of_group(&answer, "delaying").len()), (0, 1));
-    assert!(text(&home.output(&["gc", "--log"])).contains("  1 tombstone deleted by "));
+    assert!(text(&home.output(&["admin", "gc", "--log"])).contains("  1 tombstone deleted by "));
 }
 
 #[test]
 fn gc_refuses_the_root_and_says_if_nothing_is_left() {
     let site = Site::new();
-    let (code, line) = failure(&site.home.output(&["gc", "/", "--empty"]));
+    let (code, line) = failure(&site.home.output(&["admin", "gc", "/", "--empty"]));
     assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
-    let output = site.home.output(&["gc"]);
+    let output = site.home.output(&["admin", "gc"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("nothing is left below /locks"));
 }

@@ -46,7 +46,7 @@ fn lines() -> Vec<String> {
         // Inline, a verb alone is only a name.
         let is_name = |line: &str| match line.split(' ').collect::<Vec<_>>()[..] {
             [_, verb] => verb != "list",
-            [_, "dlq" | "jobs" | "server", verb] => !verb.starts_with('-'),
+            [_, "admin" | "dlq" | "jobs" | "requests" | "server", verb] => !verb.starts_with('-'),
             _ => false,
         };
         found.extend(all.filter(|line| !is_name(line)).map(str::to_owned));

@@ -122,33 +122,33 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let tokens = [run(&home), run(&home), run(&home)];
     assert!(tokens.is_sorted());
     let anew = Home::new();
-    let (code, line) = failure(&anew.output(&["epoch"]));
+    let (code, line) = failure(&anew.output(&["admin", "epoch"]));
     assert_eq!(code, Some(69), "{line}");
     assert!(run(&anew) <= tokens[2]);
     assert!(home.output(&["fence", "f", "--token", &tokens[2].to_string(), "--", "true"]).status.success());
     let stale = home.output(&["fence", "f", "--token", &tokens[0].to_string(), "--", "true"]);
     assert_eq!(stale.status.code(), Some(76));
-    let hint = format!("lockkeeper epoch --above {}", tokens[2]);
+    let hint = format!("lockkeeper admin epoch --above {}", tokens[2]);
     assert!(String::from_utf8_lossy(&stale.stderr).contains(&hint), "{stale:?}");
     // The epoch cannot be lowered again, so the command needs a confirmation; here is no terminal.
-    let (code, line) = failure(&anew.output(&["epoch", "--above", &tokens[2].to_string()]));
+    let (code, line) = failure(&anew.output(&["admin", "epoch", "--above", &tokens[2].to_string()]));
     assert!(code == Some(64) && line.contains("there is no terminal to ask on"), "{line}");
-    let told: serde_json::Value = serde_json::from_slice(&anew.output(&["epoch", "--json"]).stdout).unwrap();
+    let told: serde_json::Value = serde_json::from_slice(&anew.output(&["admin", "epoch", "--json"]).stdout).unwrap();
     assert_eq!(told["epoch"], 0);
-    let output = anew.output(&["epoch", "--yes", "--above", &tokens[2].to_string()]);
+    let output = anew.output(&["admin", "epoch", "--yes", "--above", &tokens[2].to_string()]);
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(text, format!("token epoch 1: tokens are above {}\n", 1_i64 << 48));
     let first = run(&anew);
     assert!(first > tokens[2] && first > 1 << 48);
     // Raised again, above its own tokens; and never lowered.
-    assert!(anew.output(&["epoch", "--yes", "--above", &first.to_string()]).status.success());
+    assert!(anew.output(&["admin", "epoch", "--yes", "--above", &first.to_string()]).status.success());
     // Nothing changes, so nothing is to be confirmed.
-    assert!(anew.output(&["epoch", "--above", "1"]).status.success());
-    let output = anew.output(&["epoch", "--json"]);
+    assert!(anew.output(&["admin", "epoch", "--above", "1"]).status.success());
+    let output = anew.output(&["admin", "epoch", "--json"]);
     let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&told["epoch"], &told["above"]), (&2.into(), &(2_i64 << 48).into()));
     until("it is granted above", || run(&anew) > 2 << 48);
-    assert_eq!(failure(&anew.output(&["epoch", "--yes", "--above", "9223372036854775807"])).0, Some(64));
+    assert_eq!(failure(&anew.output(&["admin", "epoch", "--yes", "--above", "9223372036854775807"])).0, Some(64));
 }
 
 /// Runs `lockkeeper fence ARGS` in a shell, which may redirect its input.

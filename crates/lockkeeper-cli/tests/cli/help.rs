@@ -19,19 +19,20 @@ const VERBS: &[&[&str]] = &[
     &["top"],
     &["revoke"],
     &["break"],
-    &["stats"],
     &["requests"],
-    &["approve"],
-    &["reject"],
+    &["requests", "approve"],
+    &["requests", "reject"],
     &["dlq"],
     &["dlq", "list"],
     &["dlq", "show"],
     &["dlq", "replay"],
     &["dlq", "drop"],
     &["fence"],
-    &["epoch"],
-    &["init"],
-    &["copy"],
+    &["admin"],
+    &["admin", "gc"],
+    &["admin", "epoch"],
+    &["admin", "init"],
+    &["admin", "copy"],
     &["config"],
     &["observe"],
     &["serve"],
@@ -71,7 +72,7 @@ fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
         assert!(help.split_once("Exit status").is_some_and(|(_, rest)| rest.contains(status)), "{help}");
     }
     // The options of other verbs that a first `init` needs.
-    let init = help(&home, &["init"], "-h", 100);
+    let init = help(&home, &["admin", "init"], "-h", 100);
     for option in ["--auth-file <FILE>", "--acl <LIST>", "Give the shared nodes this access list", "--create-chroot"] {
         assert!(init.contains(option), "{option:?} is missing in {init}");
     }
@@ -168,7 +169,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["log", "a"], "list the runs of a job: lockkeeper jobs a --"),
         (&["history"], "were not provided: <NAME>"),
         (&["check"], "look for trouble: lockkeeper doctor --"),
-        (&["prune", "team"], "list what is left of locks that nobody uses: lockkeeper gc team --"),
+        (&["prune", "team"], "list what is left of locks that nobody uses: lockkeeper admin gc team --"),
         (&["cancel", "a"], "or with --node a waiter: lockkeeper revoke a --"),
         (&["kill", "a"], " --reason WHY\n"),
         (&["nightly", "--", "make", "all"], "run a command under that lock: lockkeeper run nightly --"),

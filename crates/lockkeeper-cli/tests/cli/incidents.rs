@@ -248,7 +248,7 @@ fn a_node_without_a_session(home: &Home, servers: &str, foreign: &mut dyn Foreig
     names(&why, &[&format!("{path} nobody holds it: {its_name}"), &node]);
 
     match verb {
-        "doctor" => solve(home, &doctor, &format!("gc {path} --garbage")),
+        "doctor" => solve(home, &doctor, &format!("admin gc {path} --garbage")),
         _ => solve(home, &why, &format!("break {name}")),
     };
     assert_eq!(home.count(&name), (1, 0));

@@ -338,7 +338,7 @@ fn lease_statistics_are_printed() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     assert!(home.output(&["run", "a", "--lease", "10m", "--", "true"]).status.success());
-    let (code, line) = failure(&home.output(&["stats", "a"]));
+    let (code, line) = failure(&home.output(&["show", "--stats", "a"]));
     assert_eq!((code, line.as_str()), (Some(1), "/locks/a has no statistics"));
     for _ in 0..2 {
         assert!(home.output(&["run", "a", "--lease", "10m", "--id", "x", "--stats", "--", "true"]).status.success());
@@ -348,7 +348,7 @@ fn lease_statistics_are_printed() {
     let args = ["run", "a", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
     assert!(home.output(&args).status.success());
     assert_eq!(low.end().0, Some(79));
-    let output = home.output(&["stats", "a", "--json"]);
+    let output = home.output(&["show", "--stats", "a", "--json"]);
     let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let total = &stats["total"];
     assert_eq!((&total["holds"], &total["preemptions"], &total["cleanups"]), (&4.into(), &1.into(), &1.into()));
@@ -358,7 +358,7 @@ fn lease_statistics_are_printed() {
     );
     let owners: Vec<_> = stats["owners"].as_array().unwrap().iter().map(|owner| owner["owner"].to_string()).collect();
     assert_eq!(owners, ["\"x\"", "\"y\""]);
-    let text = String::from_utf8(home.output(&["stats", "a"]).stdout).unwrap();
+    let text = String::from_utf8(home.output(&["show", "--stats", "a"]).stdout).unwrap();
     for say in ["/locks/a", "4     holds", "suggested lease", "suggested cleanup", "1 in time, 0 late, 0 by force"] {
         assert!(text.contains(say), "{say:?} is missing in {text}");
     }
@@ -368,7 +368,8 @@ fn lease_statistics_are_printed() {
     let args = ["run", "b", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
     assert!(home.output(&args).status.success());
     assert_eq!(low.end().0, Some(79));
-    let stats: serde_json::Value = serde_json::from_slice(&home.output(&["stats", "b", "--json"]).stdout).unwrap();
+    let stats: serde_json::Value =
+        serde_json::from_slice(&home.output(&["show", "--stats", "b", "--json"]).stdout).unwrap();
     assert_eq!((&stats["total"]["in_time"], &stats["total"]["share_in_time"]), (&1.into(), &1.0.into()));
     // A cleanup that force cut off has not finished, and no suggestion comes from it.
     let mut low = home.spawn(
@@ -380,14 +381,15 @@ fn lease_statistics_are_printed() {
     let args = ["run", "c", "--lease", "10m", "--id", "y", "--priority", "5", "--waiting", "100ms", "--forceful"];
     assert!(home.output(&[&args[..], &["--", "true"]].concat()).status.success());
     assert_eq!(low.end().0, Some(79));
-    let stats: serde_json::Value = serde_json::from_slice(&home.output(&["stats", "c", "--json"]).stdout).unwrap();
+    let stats: serde_json::Value =
+        serde_json::from_slice(&home.output(&["show", "--stats", "c", "--json"]).stdout).unwrap();
     let total = &stats["total"];
     assert_eq!((&total["cleanups"], &total["cut_off"], &total["share_in_time"]), (&0.into(), &1.into(), &0.0.into()));
     assert!(total["suggested_cleanup_ms"].is_null(), "{total}");
-    let text = String::from_utf8(home.output(&["stats", "c"]).stdout).unwrap();
+    let text = String::from_utf8(home.output(&["show", "--stats", "c"]).stdout).unwrap();
     assert!(text.contains("1     cut-off cleanup") && !text.contains("suggested cleanup"), "{text}");
-    assert!(home.output(&["stats", "a", "--reset"]).status.success());
-    assert_eq!(home.output(&["stats", "a"]).status.code(), Some(1));
+    assert!(home.output(&["show", "--stats", "a", "--reset"]).status.success());
+    assert_eq!(home.output(&["show", "--stats", "a"]).status.code(), Some(1));
 }
 
 #[test]

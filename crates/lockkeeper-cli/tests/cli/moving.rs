@@ -55,7 +55,7 @@ fn grow(servers: &str) {
 /// Runs `copy` with credentials that can read every access list.
 fn copy(home: &Home, args: &[&str]) -> Output {
     home.secret("auth", "# whose nodes these are\ndigest app:secret\n");
-    home.output(&[&["copy", "--auth-file", "auth"], args].concat())
+    home.output(&[&["admin", "copy", "--auth-file", "auth"], args].concat())
 }
 
 fn copied(output: &Output) -> Value {
@@ -150,14 +150,14 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     assert_eq!(tree(&from.address), tree(&to.address));
 
     // An access list that is not fully readable is not copied in part.
-    let (code, line) = failure(&old.output(&["copy", "--to", &to.address]));
+    let (code, line) = failure(&old.output(&["admin", "copy", "--to", &to.address]));
     assert_eq!(code, Some(77));
     assert!(line.contains("/config/guarded") && line.contains("ADMIN"), "{line}");
 
     for (args, said) in [
-        (&["copy", "--to", &to.address, "relative"][..], 64),
-        (&["copy", "--to", &to.address, "/nowhere"], 1),
-        (&["copy", "--to", "127.0.0.1:x"], 64),
+        (&["admin", "copy", "--to", &to.address, "relative"][..], 64),
+        (&["admin", "copy", "--to", &to.address, "/nowhere"], 1),
+        (&["admin", "copy", "--to", "127.0.0.1:x"], 64),
     ] {
         assert_eq!(failure(&old.output(args)).0, Some(said), "{args:?}");
     }
@@ -175,7 +175,7 @@ fn a_copy_leaves_the_records_of_holds_that_the_target_has() {
     let history = |home: &Home| home.output(&["history", "tried", "--json"]).stdout;
     let before = homes.each_ref().map(history);
     assert_ne!(before[0], before[1]);
-    let output = homes[0].output(&["copy", "--to", &to.address, "--json"]);
+    let output = homes[0].output(&["admin", "copy", "--to", &to.address, "--json"]);
     assert!(output.status.success() && copied(&output)["conflicts"] == serde_json::json!([]), "{output:?}");
     let entries = |json: &[u8]| serde_json::from_slice::<serde_json::Value>(json).unwrap()["entries"].clone();
     assert_eq!(entries(&history(&homes[1])), entries(&before[1]));

@@ -137,7 +137,7 @@ fn queries_start_no_server_where_none_has_data_and_the_ended_one_where_it_has() 
         &["revoke", "a"],
         &["deadlocks"],
         &["history", "a"],
-        &["gc", "--log"],
+        &["admin", "gc", "--log"],
         &["jobs"],
     ];
     for question in questions {

@@ -222,10 +222,10 @@ fn why_asks_the_realm_of_its_lock_alone() {
 fn commands_about_whole_servers_want_the_servers_by_name() {
     let two = Two::new("/", "");
     for verb in [
-        &["epoch"][..],
-        &["epoch", "--above", "1", "--yes"],
-        &["init"],
-        &["copy", "--to", &two.first.address, "--dry-run"],
+        &["admin", "epoch"][..],
+        &["admin", "epoch", "--above", "1", "--yes"],
+        &["admin", "init"],
+        &["admin", "copy", "--to", &two.first.address, "--dry-run"],
         &["config", "--connect"],
     ] {
         let output = two.output(verb);
@@ -238,7 +238,7 @@ fn commands_about_whole_servers_want_the_servers_by_name() {
     let told = printed(&two.output(&["config"])).0;
     let servers = told.lines().find(|line| line.starts_with("servers ")).unwrap();
     assert!(servers.contains("none: the realms below are used") && !servers.contains("own server"), "{servers}");
-    let named = two.output(&["epoch", "--servers", &two.first.address]);
+    let named = two.output(&["admin", "epoch", "--servers", &two.first.address]);
     assert!(named.status.success(), "{named:?}");
 }
 
@@ -314,7 +314,7 @@ fn a_command_takes_its_realms_from_the_routing_data() {
         (&["history", "--all"], ""),
         (&["requests"], ""),
         (&["jobs"], ""),
-        (&["gc"], ""),
+        (&["admin", "gc"], ""),
         (&["run", "b/y", "--slot", "1", "--", "true"], ""),
     ] {
         let at = verb.iter().position(|word| *word == "--").unwrap_or(verb.len());
@@ -324,7 +324,7 @@ fn a_command_takes_its_realms_from_the_routing_data() {
     }
     let (code, line) = failure(&home.output(&["run", "c", routing[0], routing[1], "--", "true"]));
     assert!(code == Some(64) && line.contains("no realm covers /locks/c"), "{line}");
-    let (code, line) = failure(&home.output(&["epoch", routing[0], routing[1]]));
+    let (code, line) = failure(&home.output(&["admin", "epoch", routing[0], routing[1]]));
     assert!(code == Some(64) && line.contains(&servers) && line.contains("whole servers"), "{line}");
     let told = printed(&home.output(&["config", routing[0], routing[1]])).0;
     let line = told.lines().find(|line| line.starts_with("servers ")).unwrap();
@@ -366,7 +366,7 @@ fn routing_servers_that_do_not_help_are_named() {
         let (_, told) = printed(&output);
         assert_eq!(output.status.code(), Some(code), "{place:?}: {told}");
         assert!(said.iter().all(|said| told.contains(said)), "{place:?}: {told}");
-        assert!(!told.contains("lockkeeper init"), "{told}");
+        assert!(!told.contains("lockkeeper admin init"), "{told}");
     }
     let refused = home.output(&["list", "--routing-servers", "zk:1", "--servers", "zk:2"]);
     assert_eq!(refused.status.code(), Some(64), "{refused:?}");

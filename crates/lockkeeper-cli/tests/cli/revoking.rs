@@ -130,7 +130,7 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     // The records of revokes have their place.
-    assert!(home.output(&["init"]).status.success());
+    assert!(home.output(&["admin", "init"]).status.success());
     for json in [false, true] {
         let mut holders: Vec<_> = (0..2)
             .map(|_| {

@@ -37,7 +37,7 @@ fn every_answer_names_this_users_own_server() {
         &["run", "a", "--background", "--try", "--", "true"],
         &["revoke", "b"],
         &["break", "a", "--node", "nobodys", "--reason", "test", "--yes"],
-        &["stats", "none"],
+        &["show", "--stats", "none"],
     ];
     for refused in refusals {
         let (_, line) = failure(&home.output(refused));
@@ -93,15 +93,15 @@ fn a_change_that_succeeded_names_this_users_own_server() {
     for change in [
         &["revoke", "a"][..],
         &["break", "a", "--reason", "test", "--yes"],
-        &["epoch"],
-        &["epoch", "--above", "7", "--yes"],
-        &["copy", "--to", &target.address, "--raise-epoch"],
+        &["admin", "epoch"],
+        &["admin", "epoch", "--above", "7", "--yes"],
+        &["admin", "copy", "--to", &target.address, "--raise-epoch"],
     ] {
         let output = home.output(change);
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && told.contains(&format!("on {own}")), "{change:?}: {told}");
     }
-    let copied = home.output(&["copy", "--to", &target.address, "--json"]);
+    let copied = home.output(&["admin", "copy", "--to", &target.address, "--json"]);
     let copied: Value = serde_json::from_slice(&copied.stdout).unwrap();
     assert_eq!(copied["scope"]["kind"], "own", "{copied}");
 }

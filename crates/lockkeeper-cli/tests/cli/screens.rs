@@ -130,7 +130,7 @@ fn the_screen_of_doctor_and_that_of_gc_fit_into_80_columns_but_for_the_commands(
     let others: Vec<_> = others.into_iter().filter(|line| !line.contains(&long)).collect();
     fits(&others);
     assert!(others.iter().any(|line| line.starts_with("servers    ")), "{others:?}");
-    let lines = shown(&home, &served.address, "$lockkeeper gc");
+    let lines = shown(&home, &served.address, "$lockkeeper admin gc");
     fits(&lines);
     assert!(lines.iter().any(|line| line.ends_with('…')), "{lines:?}");
 }

@@ -132,9 +132,9 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command.md");
     let page = std::fs::read_to_string(page).unwrap();
     let recipe: Vec<_> =
-        page.lines().filter_map(|line| line.strip_prefix("    lockkeeper init --servers zk1")).collect();
+        page.lines().filter_map(|line| line.strip_prefix("    lockkeeper admin init --servers zk1")).collect();
     let [recipe] = recipe[..] else { panic!("{recipe:?}") };
-    let recipe: Vec<_> = ["init"].into_iter().chain(recipe.split(' ').skip(1)).collect();
+    let recipe: Vec<_> = ["admin", "init"].into_iter().chain(recipe.split(' ').skip(1)).collect();
     let home = Home::with_servers(&servers);
     home.secret("ops", "sasl ops hunter2\n");
     home.secret("jobs", "sasl jobs hunter3\n");
@@ -142,7 +142,7 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     assert_eq!(status(&recipe), Some(0), "{recipe:?}");
     // Without credentials: a lock with its token, and nothing else.
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 0 ]"]), Some(0));
-    assert_eq!(status(&["epoch", "--above", "1", "--yes"]), Some(77));
+    assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes"]), Some(77));
     assert_eq!(status(&["run", "daily", "--once-per", "day", "--", "touch", "ran"]), Some(77));
     assert!(!home.file("ran").exists());
     // A break is still recorded.
@@ -157,8 +157,8 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(said.contains("\njobs       1 job\n") && said.contains("\nunseen     the servers' clock, "), "{said}");
-    assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
-    assert_eq!(status(&["epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
+    assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
+    assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));
 }
 
@@ -183,12 +183,12 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     // A chroot that others may not even read is not called unreachable.
     let home = Home::with_servers(&format!("{servers}/private"));
     home.secret("ops", "digest ops:hunter2\n");
-    let made = home.output(&["init", "--create-chroot", "--auth-file", "ops", "--acl", "creator-all"]);
+    let made = home.output(&["admin", "init", "--create-chroot", "--auth-file", "ops", "--acl", "creator-all"]);
     assert_eq!(made.status.code(), Some(0), "{made:?}");
     assert_eq!(home.output(&["run", "nightly", "--", "true"]).status.code(), Some(77));
     let home = Home::with_servers(servers);
     home.secret("ops", "digest ops:hunter2\n");
-    let init = |args: &[&str]| home.output(&[&["init"], args].concat());
+    let init = |args: &[&str]| home.output(&[&["admin", "init"], args].concat());
     let text = |output: &std::process::Output| String::from_utf8(output.stdout.clone()).unwrap();
     let made = init(&["--auth-file", "ops", "--acl", "creator-all", "--json"]);
     assert_eq!(made.status.code(), Some(0), "{made:?}");
@@ -205,7 +205,7 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     assert!(told.contains("/locks is shared by all clients but not open to all"), "{told}");
     assert!(
         told.contains(
-            "hint: let all clients contend: lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "
+            "hint: let all clients contend: lockkeeper admin init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "
         ),
         "{told}"
     );
@@ -214,14 +214,15 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     // Without --acl, what exists stays.
     let kept = init(&[]);
     let told = String::from_utf8_lossy(&kept.stderr);
-    assert!(told.contains("lockkeeper init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "), "{told}");
+    assert!(told.contains("lockkeeper admin init --acl 'auth::cdrwa,world:anyone:cdrw' --auth-file FILE "), "{told}");
     // A remedy of `init` repeats the credentials of this command, and not its list. Those of a refused command do not help.
     home.secret("ours", "digest ours:hunter3\n");
     let file = home.file("ours").display().to_string();
     let run = ["run", "a", "--auth-file", "ours", "--acl", "creator-all", "--", "true"];
-    for (words, file) in [(&["init", "--auth-file", "ours"][..], &*file), (&run, "FILE")] {
+    for (words, file) in [(&["admin", "init", "--auth-file", "ours"][..], &*file), (&run, "FILE")] {
         let told = String::from_utf8(home.output(words).stderr).unwrap();
-        let remedy = told.lines().find(|line| line.contains(": lockkeeper init ")).unwrap_or_else(|| panic!("{told}"));
+        let remedy =
+            told.lines().find(|line| line.contains(": lockkeeper admin init ")).unwrap_or_else(|| panic!("{told}"));
         assert!(remedy.contains(&format!(" --auth-file {file}")) && remedy.matches("--acl").count() == 1, "{remedy}");
     }
     let (code, line) = failure(&kept);
@@ -264,7 +265,8 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
         home.secret("FILE", "sasl ops hunter2\n");
         home.secret("other", "digest other:hunter2\n");
         let other = ["jobs", "--auth-file", "other"];
-        let close = ["init", "--auth-file", "FILE", "--acl", "sasl:ops:cdrwa,world:anyone:r", "--servers", &servers];
+        let close =
+            ["admin", "init", "--auth-file", "FILE", "--acl", "sasl:ops:cdrwa,world:anyone:r", "--servers", &servers];
         assert!(home.output(&close).status.success());
         let job = ["run", "j", "--slot", "1", "--auth-file", "FILE", "--servers", &servers, "--", "true"];
         assert!(home.output(&job).status.success());
@@ -329,8 +331,8 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
     home.secret("ops", "digest ops:hunter2\n");
-    assert_eq!(home.output(&["init"]).status.code(), Some(0));
-    let with_ops = || home.output(&["init", "--auth-file", "ops"]);
+    assert_eq!(home.output(&["admin", "init"]).status.code(), Some(0));
+    let with_ops = || home.output(&["admin", "init", "--auth-file", "ops"]);
     let output = with_ops();
     let (code, line) = failure(&output);
     assert!(
@@ -351,10 +353,10 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
 #[test]
 fn init_on_the_own_server_takes_no_list_and_is_harmless() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["init", "--acl", "open"]));
+    let (code, line) = failure(&home.output(&["admin", "init", "--acl", "open"]));
     assert!(code == Some(64) && line.contains("--acl open is not used with"), "{line}");
     for done in ["created", "was there"] {
-        let output = home.output(&["init"]);
+        let output = home.output(&["admin", "init"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         let expected = format!("/locks: {done}, world:anyone:cdrwa\n");
         assert!(String::from_utf8_lossy(&output.stdout).starts_with(&expected), "{output:?}");

@@ -438,7 +438,7 @@ fn a_stranger_can_change_no_list_of_the_nodes_that_all_users_share() {
     }
     let home = open_home();
     let hijacks = |machine: &str| {
-        let init = ["init", machine, "--acl", "creator-all"];
+        let init = ["admin", "init", machine, "--acl", "creator-all"];
         let (code, line) = failure(&of_stranger(&home, &init).output().unwrap());
         assert!(code == Some(77) && line.contains("not authorized"), "{code:?}, {line}");
         for user in [STRANGER, STRANGER + 1] {
@@ -449,7 +449,7 @@ fn a_stranger_can_change_no_list_of_the_nodes_that_all_users_share() {
     // A server that served one user made the nodes, and anyone may change their lists.
     let state = ["--state-dir", &home.file("shared").display().to_string()].map(str::to_owned);
     let own = |args: &[&str]| home.output(&[args, &[&state[0], &state[1]]].concat());
-    assert!(own(&["init"]).status.success());
+    assert!(own(&["admin", "init"]).status.success());
     assert!(own(&["server", "stop"]).status.success());
     mode(&home.file("shared"), 0o755);
     let (server, machine) = serve(&home);
@@ -473,7 +473,7 @@ fn root_and_the_servers_user_may_always_mend_access_lists_and_read_who_changed_t
     let mut server = of_stranger(&home, &["serve", &machine]);
     let mut server = Running::start(&mut server);
     assert!(server.line().starts_with("unix:"));
-    let closes = of_stranger(&home, &["init", &machine, "--acl", "creator-all"]).output().unwrap();
+    let closes = of_stranger(&home, &["admin", "init", &machine, "--acl", "creator-all"]).output().unwrap();
     assert!(closes.status.success(), "{closes:?}");
     let run = ["run", "a", &machine, "--", "true"];
     let (code, line) = failure(&of_user(&home, STRANGER + 1, &run).output().unwrap());

@@ -114,9 +114,15 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");
-    for args in
-        [&["list"][..], &["list", "--json"], &["show", "a"], &["why", "a"], &["config"], &["epoch"], &["--help"]]
-    {
+    for args in [
+        &["list"][..],
+        &["list", "--json"],
+        &["show", "a"],
+        &["why", "a"],
+        &["config"],
+        &["admin", "epoch"],
+        &["--help"],
+    ] {
         let mut command = home.command(args);
         let output = command.stdin(Stdio::null()).stdout(closed_pipe()).output().unwrap();
         assert_eq!((output.status.code(), without_scope(&output).as_str()), (Some(0), ""), "{args:?}");

@@ -486,12 +486,12 @@ fn epoch_asks_before_it_is_raised() {
     let home = Home::new();
     assert!(home.output(&["run", "a", "--", "true"]).status.success());
     for (answer, code, epoch) in [(&b"n\n"[..], 1, "token epoch 0"), (b"yes\n", 0, "token epoch 1")] {
-        let mut screen = Screen::start(&home, BINARY, &["epoch", "--above", "7"]);
+        let mut screen = Screen::start(&home, BINARY, &["admin", "epoch", "--above", "7"]);
         screen.expect("the token epoch is 0; after this it is 1");
         screen.expect("Raise it? [y/N] ");
         screen.press(answer);
         assert_eq!(screen.end().code(), Some(code));
-        let told = String::from_utf8(home.output(&["epoch"]).stdout).unwrap();
+        let told = String::from_utf8(home.output(&["admin", "epoch"]).stdout).unwrap();
         assert!(told.starts_with(epoch), "{told}");
     }
 }

@@ -83,7 +83,7 @@ impl PriorityLock {
     /// Sets whether a missing node at the path is created as a container (`true`) or as a persistent node (`false`, the
     /// default). An existing node stays what it is.
     ///
-    /// A persistent node stays for ever, as Contentserv's document says. `lockkeeper gc --empty` deletes those that were
+    /// A persistent node stays for ever, as Contentserv's document says. `lockkeeper admin gc --empty` deletes those that were
     /// not used for a time.
     ///
     /// The servers delete a container some time after its last use; Apache ZooKeeper checks once a minute. A client of

@@ -9,7 +9,7 @@ use std::path::Path;
 use lockkeeper_config::settings::Key;
 
 use crate::args::definitions;
-use crate::statuses::{self, STATUSES};
+use crate::statuses::{self, Statuses};
 
 /// The text before and after the name of a table.
 const BEGIN: (&str, &str) = ("<!-- table: ", " -->\n");
@@ -58,7 +58,7 @@ fn table(words: &str) -> String {
     match kind {
         "verbs" => verbs_of(verb),
         "options" => options_of(verb, heading),
-        "statuses" => statuses_of(verbs),
+        "statuses" => statuses_of(verb),
         "variables" if of.is_empty() => variables(&OTHERS),
         _ => panic!("{words:?} is no table"),
     }
@@ -139,38 +139,31 @@ fn description(option: &clap::Arg) -> (String, String) {
 }
 
 /// Returns the exit codes of a verb.
-fn statuses_of(verb: &str) -> String {
+fn statuses_of(verb: &clap::Command) -> String {
     let rows = statuses::of(verb).iter().map(|(code, means, more)| {
         let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
         format!("| {} | {}{more} |\n", *code as u8, cell(means))
     });
     let rows = rows.collect::<String>();
-    assert!(!rows.is_empty(), "{verb} has no exit codes");
+    assert!(!rows.is_empty(), "{} has no exit codes", verb.get_name());
     format!("| status | means |\n|---|---|\n{rows}")
 }
 
-/// The help of each verb in the table has its exit codes, and no other help has any.
+/// The help of each verb with exit codes of its own has them, and no other help has any.
 #[test]
 fn exit_codes_are_in_the_help_of_their_verbs() {
-    fn check(command: &clap::Command, name: &str, found: &mut Vec<String>) {
+    fn check(command: &clap::Command, found: &mut usize) {
         let help = command.get_after_long_help().or(command.get_after_help()).map(ToString::to_string);
-        let lines = statuses::lines(name);
+        let (name, lines) = (command.get_name(), statuses::lines(statuses::of(command)));
         let help = help.unwrap_or_default();
         assert_eq!(help.contains("Exit status:"), !lines.is_empty(), "{name}");
         assert!(help.contains(&lines), "{name}: {help}");
-        if !lines.is_empty() {
-            found.push(name.to_owned());
-        }
-        for verb in command.get_subcommands() {
-            check(verb, format!("{name} {}", verb.get_name()).trim(), found);
-        }
+        *found += usize::from(command.get::<Statuses>().is_some());
+        command.get_subcommands().for_each(|verb| check(verb, found));
     }
-    let mut found = Vec::new();
-    check(&definitions(), "", &mut found);
-    found.sort();
-    let mut listed: Vec<_> = STATUSES.iter().map(|(verb, _)| (*verb).to_owned()).collect();
-    listed.sort();
-    assert_eq!(found, listed);
+    let mut found = 0;
+    check(&definitions(), &mut found);
+    assert!(found > 20, "{found}");
 }
 
 /// Returns text for one cell. A word that begins like an option becomes code, unless it is code already.

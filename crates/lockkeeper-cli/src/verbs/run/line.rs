@@ -1,0 +1,451 @@
+//! The locks that `lockkeeper run` requests, and its attempts to get them.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockkeeper::admin::TraceParent;
+use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
+use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper_history::LockUse;
+use lockkeeper_letters::retry::{About, Cause};
+use lockkeeper_session::text::{excerpt, spell};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::args::OnDeadlock;
+use super::kind::Kind;
+use super::lease::LeaseArgs;
+use super::records::{self, RecordTerms, Shelf};
+use super::{HandoverTarget, leaving};
+use crate::advice::Suggested;
+use crate::alert::Alerts;
+#[cfg(feature = "webhook")]
+use crate::alert::Webhook;
+use crate::args::values::Waiting;
+use crate::broken::LostPositions;
+use crate::exit::{Code, Failure};
+use crate::local;
+use crate::nested;
+use crate::output::Printer;
+use crate::place::Place;
+use crate::service::{self, NotifyState};
+use crate::waiting::{self, Report, Wait};
+use crate::watchdog::{self, Watchdog};
+
+/// How long before the end of the wait an attempt to open a session ends, at most.
+const MOMENT: Duration = Duration::from_millis(250);
+
+/// The requested locks, and everything that an attempt needs.
+pub(super) struct Line {
+    /// In the order in which they are taken.
+    pub(super) paths: Vec<LockPath>,
+    pub(super) kind: Kind,
+    /// How old a hold must be before it makes way, if it does.
+    pub(super) min_hold: Option<Duration>,
+    pub(super) once: bool,
+    pub(super) message: Option<String>,
+    /// The caller's span in a distributed trace.
+    pub(super) traceparent: Option<TraceParent>,
+    pub(super) lock_delay: Option<Duration>,
+    pub(super) leased: LeaseArgs,
+    #[cfg(feature = "webhook")]
+    pub(super) webhook: Option<Webhook>,
+    /// The rules by which leased locks change hands without a decision by a person.
+    pub(super) rules: Vec<TransferRule>,
+    /// The requested leased lock.
+    pub(super) lock: Option<HelixLock>,
+    /// Whether holds and refusals are recorded.
+    pub(super) history: bool,
+    /// This user's state directory, if there is one: it keeps refusals that no server can record.
+    pub(super) state: Option<PathBuf>,
+    /// The preemption of the granted leased lock.
+    pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
+    /// Whether the service manager is told when it waits.
+    pub(super) stands_by: bool,
+    pub(super) builder: Builder,
+    pub(super) place: Place,
+    pub(super) connect_timeout: Duration,
+    pub(super) on_deadlock: OnDeadlock,
+    /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
+    pub(super) tries_on: bool,
+    pub(super) started: Instant,
+    /// The session timeout that a person requested, until the granted one is compared with it.
+    pub(super) asked_timeout: Option<Duration>,
+    /// Time limit for an attempt.
+    pub(super) wait: Option<Duration>,
+    pub(super) deadline: Option<Instant>,
+    /// What is printed about the wait.
+    pub(super) report: Report,
+    /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
+    pub(super) keeper: Option<Lockkeeper>,
+    /// Whether the servers have confirmed the release: nothing that others wait for is left.
+    pub(super) released: bool,
+    /// The watchdog of the command, until the command is started.
+    pub(super) watchdog: Option<Watchdog>,
+    pub(super) printer: Printer,
+}
+
+impl Line {
+    /// Makes way after the command has ended for that, and waits until the lock is granted again.
+    pub(super) async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Failure> {
+        let keeper = self.keeper.clone().expect("it granted the lock");
+        let wait = Wait { started: Instant::now(), limit: None };
+        let outcome = tokio::select! {
+            biased;
+            outcome = guard.yield_lock() => outcome,
+            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+        };
+        outcome.map_err(|error| {
+            let failure = self.named(error.into());
+            let message = format!("the command made way, and is not started again: {}", failure.message);
+            Failure { message, ..failure }
+        })
+    }
+
+    pub(super) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
+        // A sum that is too large means no limit.
+        self.deadline = self.wait.and_then(|wait| Instant::now().checked_add(wait));
+        let stood = self.stand().await.map_err(|failure| self.named(failure));
+        if let Err(failure) = &stood
+            && failure.cause != Cause::InstanceLock
+        {
+            // The next server may be another one, at another place.
+            let recorded = failure.code != Code::Unreachable;
+            self.give_up(failure, async |line, end| {
+                if recorded {
+                    line.record_refusal(failure, end).await;
+                }
+            })
+            .await;
+        }
+        stood
+    }
+
+    /// Adds what is missing in a failure about the locks: their names, and the message of this command. A mistake in the command
+    /// line, and servers that refuse every lock, are not about these locks.
+    pub(super) fn named(&self, mut failure: Failure) -> Failure {
+        let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
+        match &self.message {
+            _ if !names_it && failure.code == Code::Unreachable => {
+                failure.message = format!("{}: {}", self.locks(), failure.message);
+            }
+            Some(message) if names_it && failure.code != Code::Usage => {
+                failure.message = format!("{}; asked for: {:?}", failure.message, excerpt(message));
+            }
+            _ => {}
+        }
+        failure.scoped(&self.place)
+    }
+
+    /// Returns a description of the request, for its dead letter.
+    pub(super) fn about(&self) -> About {
+        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
+        let class = match self.kind {
+            Kind::Class { class, .. } => Some(class.to_string()),
+            _ => None,
+        };
+        About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
+    }
+
+    /// Waits in the queue until the lock is granted or the deadline has passed.
+    async fn stand(&mut self) -> Result<MultiGuard, Failure> {
+        let keeper = match self.keeper.clone() {
+            // The session of an earlier attempt that was not granted in time.
+            Some(keeper) => keeper,
+            None => {
+                // A process takes about as long to start as a server to answer: the command need not wait for one after
+                // the other.
+                let (connected, watchdog) = tokio::join!(self.connect(), async { Watchdog::start().ok() });
+                self.watchdog = watchdog;
+                connected?
+            }
+        };
+        self.keeper = Some(keeper.clone());
+        if self.stands_by {
+            service::tell(&[NotifyState::Ready, NotifyState::Status("standby")], &self.printer);
+        }
+        self.tell_granted_timeout(&keeper);
+        let reaping = watchdog::reap(self.watchdog.as_ref().map(Watchdog::pid));
+        if let Some(lease) = self.leased.lease {
+            let leased = tokio::select! {
+                biased;
+                leased = self.lease(&keeper, lease) => leased,
+                never = reaping => match never {},
+            };
+            let guard = leased.map_err(|error| self.not_leased(error))?;
+            self.preemption = Some(guard.follow_preemption());
+            return Ok(guard.into());
+        }
+        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
+        let held = nested::held();
+        let requests = self.paths.iter().map(|path| {
+            let request = self.kind.request(&keeper, path.as_str(), self.once);
+            let mut request = request.requeue(self.tries_on).on_requeued(lost.report()).while_holding(&held);
+            if let Some(min_hold) = self.min_hold {
+                request = request.min_hold(min_hold);
+            }
+            if let Some(delay) = self.lock_delay {
+                request = request.lock_delay(delay);
+            }
+            if let Some(message) = &self.message {
+                request = request.message(message);
+            }
+            if let Some(traceparent) = self.traceparent {
+                request = request.traceparent(traceparent.to_string());
+            }
+            request
+        });
+        let mut acquire = keeper.multi_lock(requests);
+        if let Some(remaining) = self.remaining() {
+            acquire = acquire.timeout(remaining);
+        }
+        // Each attempt has its own time; without a limit the line shows the whole wait.
+        let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
+        let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
+        let outcome = tokio::select! {
+            biased;
+            outcome = IntoFuture::into_future(acquire) => outcome,
+            // A try does not wait.
+            failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &self.paths), if self.on_deadlock == OnDeadlock::Fail => return Err(failure),
+            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+            never = lost.tell_authors(&keeper) => match never {},
+            never = reaping => match never {},
+        };
+        match outcome {
+            Ok(guard) => Ok(guard),
+            Err(error) => Err(nested::failed_wait(error, &keeper, session, self.remaining()).await),
+        }
+    }
+
+    /// Returns the failure of a request for a leased lock. If the owner keeps the lock by a decision, it says whose that is.
+    fn not_leased(&self, error: AcquireLeaseError) -> Failure {
+        let unfinished = matches!(error, AcquireLeaseError::CleanupUnfinished { .. });
+        let failure = Failure::from(error);
+        let decided = self.lock.as_ref().filter(|_| unfinished).and_then(|lock| lock.decisions().pop());
+        let Some(decision) = decided.map(|decided| decided.decision) else { return failure };
+        let has_answer = decision != Decision::no_answer();
+        let Decision::Reject { by, reason: why } = decision else { return failure };
+        let (decision, hint) = match by.as_str() {
+            _ if !has_answer => (format!("nobody decided about the transfer: {why}"), "ask for longer with --ask"),
+            // A decision has no effect before it is recorded.
+            "nobody" => (why, "ask again"),
+            _ => (format!("the transfer was rejected by {by}: {why}"), "talk to them"),
+        };
+        let message = format!("{}; {decision}", failure.message);
+        Failure { message, ..failure }.hint(format!("{hint}, wait longer with --waiting, or take it with --forceful"))
+    }
+
+    /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
+    async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireLeaseError> {
+        let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
+        let path = self.paths.first().expect("the parser asks for a name").as_str();
+        let mut lock = HelixLock::new(keeper, path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
+        lock = match waiting {
+            Some(Waiting::Limit(limit)) => lock.waiting(limit),
+            Some(Waiting::Infinite) => lock.wait_past_cleanup(),
+            // `--wait` is the limit of the whole wait, unless something else happens when the cleanup time ends.
+            None if self.wait.is_some() && !forceful && ask.is_none() => lock.wait_past_cleanup(),
+            None => lock,
+        };
+        if let Some(reason) = self.leased.reason.as_ref().filter(|_| self.leased.emergency) {
+            lock = lock.emergency(reason);
+        }
+        if let Some(message) = &self.message {
+            lock = lock.message(message);
+        }
+        lock = lock.forceful(forceful);
+        if keep_node {
+            lock = lock.keep_node();
+        }
+        if self.leased.is_strict() {
+            lock = lock.strict();
+        }
+        if let Some(id) = &self.leased.id {
+            lock = lock.user_id(id);
+        }
+        if stats {
+            lock = lock.publish_statistics();
+        }
+        for rule in &self.rules {
+            lock = lock.transfer_rule(rule.clone());
+        }
+        if let Some(ask) = ask {
+            lock = lock.ask_operators(ask);
+            let alerts = Alerts {
+                command: self.leased.alert_command.clone(),
+                #[cfg(feature = "webhook")]
+                webhook: self.webhook.clone(),
+                printer: self.printer,
+            };
+            lock = lock.on_unfinished(ask, move |alert| {
+                let [approve, reject] = ["approve", "reject"].map(|verb| {
+                    let id = alert.request.iter().flat_map(|id| ["--id", id]);
+                    let decide = Suggested::new(["requests", verb, &alert.path]).with(id).with(["--reason", "WHY"]);
+                    alerts.printer.whole_command(&decide)
+                });
+                alerts.printer.note(&format!(
+                    "{} has not cleaned up {}; asking operators: transfer the lock: {approve}; keep its owner: {reject}",
+                    alert.owner, alert.path
+                ));
+                alerts.clone().raise(alert)
+            });
+        }
+        self.lock = Some(lock.clone());
+        let mut status = lock.follow_status();
+        let asked = async {
+            // An error means that the lock object is closed; the acquire says so.
+            _ = status.wait_for(|status| *status == LockStatus::Pending).await;
+            self.report.run_lease(keeper, path, (waiting, ask), self.printer).await
+        };
+        let mut request = if self.once { lock.try_acquire() } else { lock.acquire() };
+        // One deadline, for the owners of any priority.
+        if let Some(remaining) = self.remaining() {
+            request = request.wait_for_every_owner().timeout(remaining);
+        }
+        tokio::select! {
+            biased;
+            acquired = request.into_future() => acquired,
+            never = asked => match never {},
+        }
+    }
+
+    /// Prints once that the servers grant another session timeout than the requested one. The granted one determines
+    /// when the lock is free after a crash, and how long a hold can be relied on.
+    pub(super) fn tell_granted_timeout(&mut self, keeper: &Lockkeeper) {
+        let Some(granted) = keeper.session_timeout() else { return };
+        if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
+            let [granted, asked] = [granted, asked].map(spell);
+            self.printer.note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
+        }
+    }
+
+    /// Opens a session. Dropping the future cancels that.
+    pub(super) async fn connect(&self) -> Result<Lockkeeper, Failure> {
+        let connecting = self.connect_quietly();
+        if self.printer.is_json() || self.report.is_quiet() {
+            return connecting.await;
+        }
+        waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
+    }
+
+    /// Returns how long to try to reach a server.
+    fn connect_limit(&self) -> Duration {
+        match self.remaining() {
+            // The wait is the limit, unless a setting limits the attempts to connect.
+            Some(remaining) if self.tries_on => remaining,
+            Some(remaining) => remaining.min(self.connect_timeout),
+            None => self.connect_timeout,
+        }
+    }
+
+    async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
+        let patience = self.connect_limit();
+        // The wait may be over, which the tries notice.
+        let builder = self.builder.clone().connect_timeout(patience.max(Duration::from_millis(1)));
+        match &self.place {
+            Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
+            Place::Machine(home) => {
+                let Some(remaining) = self.remaining() else {
+                    return local::connect(home, &builder, &self.printer).await;
+                };
+                // The attempt ends a moment earlier, and its error says why the server opened no session.
+                let moment = MOMENT.min(remaining / 10);
+                let builder = builder
+                    .connect_timeout(patience.min(remaining).saturating_sub(moment).max(Duration::from_millis(1)));
+                let connecting = local::connect(home, &builder, &self.printer);
+                match timeout(remaining, connecting).await {
+                    Ok(connected) => connected,
+                    // Of a wait that short, nothing is left.
+                    Err(_) => Err(local::no_session(home, remaining.max(Duration::from_millis(1)), "").await),
+                }
+            }
+        }
+    }
+
+    /// Returns the owner that gets the lock if the command succeeds.
+    pub(super) fn handover_target(&self) -> Option<HandoverTarget> {
+        let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
+        Some(HandoverTarget { lock, id })
+    }
+
+    /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`
+    pub(super) fn locks(&self) -> String {
+        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
+        let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
+        match &self.message {
+            Some(message) => format!("{locks} ({})", excerpt(message)),
+            None => locks,
+        }
+    }
+
+    pub(super) fn remaining(&self) -> Option<Duration> {
+        self.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    }
+
+    /// Records that the request was refused, if it was and the servers answer before `end`.
+    pub(super) async fn record_refusal(&self, failure: &Failure, end: Instant) {
+        let (waited, terms) = (self.started.elapsed(), self.record_terms());
+        match (&self.keeper, &terms.shelf) {
+            _ if !terms.history => {}
+            (_, Some(shelf)) if failure.code == Code::Unreachable => {
+                // A standby machine tries on.
+                if self.stands_by {
+                    return;
+                }
+                records::keep(shelf, &self.paths, (waited, &terms));
+            }
+            (Some(keeper), _) => {
+                let refusal = records::refuse(keeper, &self.paths, (self.once, waited, &terms), failure, end);
+                tokio::join!(self.send_kept(end), refusal);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns what the records of this request and of its holds say.
+    pub(super) fn record_terms(&self) -> RecordTerms {
+        let used_as = if self.leased.lease.is_some() { LockUse::Lease } else { self.kind.used_as() };
+        let shelf = match (&self.place, &self.state) {
+            (Place::Ensemble(servers), Some(state)) if self.history => {
+                Some(Shelf { dir: state.clone(), servers: servers.clone() })
+            }
+            _ => None,
+        };
+        RecordTerms { history: self.history, message: self.message.clone(), used_as, shelf }
+    }
+
+    /// Sends the records that earlier commands could not send, until `end`.
+    pub(super) async fn send_kept(&self, end: Instant) {
+        if let (Some(keeper), Some(shelf)) = (&self.keeper, self.record_terms().shelf) {
+            records::send_kept(keeper, &shelf, end).await;
+        }
+    }
+
+    /// Writes records of a failure, leaves the queue and closes the session, all within the time that [`leaving`] allows.
+    /// `records` gets the end of that time.
+    pub(super) async fn give_up(&mut self, failure: &Failure, records: impl AsyncFnOnce(&Line, Instant)) {
+        let end = Instant::now() + leaving(failure);
+        records(self, end).await;
+        self.leave(end.saturating_duration_since(Instant::now())).await;
+    }
+
+    /// Leaves the queue and closes the session, within `patience`.
+    pub(super) async fn leave(&mut self, patience: Duration) {
+        if let Some(lock) = self.lock.take() {
+            // Counts that are not written in time are dropped.
+            _ = lock.flush_statistics(patience).await;
+        }
+        if let Some(keeper) = self.keeper.take() {
+            if self.released {
+                // The next holder need not wait for the end of this session, and neither need this command.
+                _ = timeout(patience, keeper.close_unconfirmed()).await;
+            } else {
+                // If the close is not confirmed in time, the end of the session removes the node.
+                _ = timeout(patience, keeper.close()).await;
+            }
+        }
+        // If there is no command, its watchdog ends here.
+        self.watchdog = None;
+    }
+}
