@@ -1,8 +1,9 @@
 //! The command under the lock: starts its process group, passes signals on, and waits for its end.
 //!
-//! Invariant: when [`Job::attend`] returns, the command has been reaped, and the terminal is ours again if it was ours
+//! Invariant: when [`Supervised::attend`] returns, the command has been reaped, and the terminal is ours again if it was ours
 //! before.
 
+mod attended;
 mod guarded;
 mod pause;
 mod reliance;
@@ -12,25 +13,15 @@ use std::io::{IsTerminal, PipeWriter};
 use std::process::Command;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, select_all};
-use lockkeeper::admin::LockInfo;
-use lockkeeper::guard::HoldState;
-use lockkeeper::{Holding, Lockkeeper, Loss, Revocation};
+use lockkeeper::{Holding, Lockkeeper, Loss};
 use lockkeeper_helix::Preemption;
-use lockkeeper_session::text::spell;
-use rustix::io::Errno;
-use rustix::process::{
-    Pid, Signal, WaitOptions, WaitStatus, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group,
-    waitpid,
-};
+use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use self::attended::Attended;
 use self::pause::Pauses;
-use self::reliance::unreliable;
-use crate::broken::{self, Break};
 use crate::exit::Failure;
 use crate::group::Group;
 use crate::held::Held;
@@ -38,11 +29,9 @@ use crate::launcher;
 use crate::nested;
 use crate::output::Printer;
 use crate::program::not_started;
-use crate::signals::{self, Signals};
-use crate::streams;
-use crate::supervision::{Action, Cleanup, Deadline, Event, Supervision};
+use crate::signals::Signals;
+use crate::supervision::{Cleanup, Deadline};
 use crate::terminal::Terminal;
-use crate::text;
 use crate::verbs::run::args::{OnRevoke, OnSuspect};
 use crate::watchdog::{self, Reaped, Watchdog};
 
@@ -50,18 +39,12 @@ use crate::watchdog::{self, Reaped, Watchdog};
 /// signal reports their end.
 const SURVIVORS: Duration = Duration::from_millis(10);
 
-/// Pause after a question that failed.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-
 /// Time limit for printing a line before a signal is sent, so that a reader sees the line before the command's
 /// reaction.
 const IN_ORDER: Duration = Duration::from_millis(20);
 
-/// The answer to a revoke request if the command gets no signal for it.
-const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";
-
 #[derive(Debug)]
-pub(crate) struct Job {
+pub(crate) struct Supervised {
     /// The first process of the group; the group has the same id.
     pid: Pid,
     changed: unix::Signal,
@@ -151,7 +134,7 @@ pub(crate) struct CommandEnd {
     _watchdog: Option<Reaped>,
 }
 
-impl Job {
+impl Supervised {
     /// Starts a command that holds `guard`.
     pub(crate) fn start(
         command: &[OsString],
@@ -192,7 +175,7 @@ impl Job {
         // A pause may begin before the hold is looked at again.
         pauses.trusted_until(end);
         let withheld = extras.withheld;
-        Ok(Job {
+        Ok(Supervised {
             pid,
             changed,
             continued,
@@ -208,212 +191,17 @@ impl Job {
 
     /// Waits for the end of the command, passes on signals and revoke requests, and stops the command when a lock is
     /// lost.
+    ///
+    /// Dropping the future leaves the command to its watchdog, which ends it in time.
     pub(crate) async fn attend(
-        mut self,
+        self,
         keeper: Option<&Lockkeeper>,
         guard: Held<'_>,
         signals: &mut Signals,
         terms: RunTerms,
         printer: Printer,
     ) -> Result<CommandEnd, Failure> {
-        self.tell_unguarded(printer);
-        let grace = terms.grace;
-        let mut supervision = Supervision::new(watchdog::now(), grace, terms.max_run);
-        let mut reported = Vec::new();
-        let mut why_it_ends = None;
-        let mut paused = None;
-        let mut breaks: Option<BoxFuture<'_, Vec<Break>>> = None;
-        let mut broken_by = None;
-        let mut makes_way = false;
-        let mut yielded = false;
-        let lost = guard.lost();
-        let unreliable = unreliable(&guard, grace, terms.on_suspect);
-        tokio::pin!(lost, unreliable);
-        let (status, killed_by) = loop {
-            let renewed = guard.holdings().first().map(Holding::renewed);
-            let renewed = async {
-                match renewed {
-                    Some(renewed) => renewed.await,
-                    None => std::future::pending().await,
-                }
-            };
-            if !self.move_deadline(guard, &supervision) && !supervision.is_stopped() {
-                self.overtaken(&mut supervision, guard, &mut paused, printer);
-            }
-            let due = supervision.due();
-            tokio::select! {
-                biased;
-                why = &mut lost, if supervision.loss.is_none() => {
-                    let stopped = supervision.is_ending();
-                    let watchdog_acted = self.watchdog_has_acted();
-                    let suspended = self.suspended;
-                    let action = supervision.handle(Event::Lost { why, watchdog_acted, suspended }, watchdog::now());
-                    let by_time = matches!(why, Loss::Unreachable | Loss::SessionExpired | Loss::LeaseEnded);
-                    if !stopped && by_time {
-                        paused = paused.or(self.pauses.cause(watchdog::now(), grace));
-                    }
-                    let path = guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
-                    let overslept = paused.clone().filter(|_| by_time);
-                    if overslept.is_some() || matches!(why, Loss::Removed | Loss::SessionExpired) {
-                        breaks = keeper.map(|keeper| broken::breaks(keeper, broken::holds(guard)).boxed());
-                    }
-                    let and = match (stopped, watchdog_acted) {
-                        _ if suspended => "; killing the command, which is stopped",
-                        (true, _) => "",
-                        (false, true) => "; the watchdog has stopped the command",
-                        (false, false) => "; stopping the command",
-                    };
-                    printer.note(&match overslept {
-                        // A break in the meantime would be the true cause. Its author is printed when the records have been read.
-                        Some(pause) => format!("{pause}, and lock {path} is lost{and}"),
-                        None => format!("lock {path} is lost: {why}{and}"),
-                    });
-                    self.carry_out(action);
-                }
-                state = &mut unreliable, if !supervision.is_ending() => {
-                    // If the lock is lost already, the branch above reports that next.
-                    if self.follows_watchdog(&mut supervision, guard, &mut paused, printer) {
-                        continue;
-                    }
-                    if !matches!(state, HoldState::Lost(_)) {
-                        let left = guard.valid_for();
-                        let action = supervision.handle(Event::Unreliable { left }, watchdog::now());
-                        let remaining = spell(left);
-                        printer.note(&format!(
-                            "{} can be relied on for {remaining} more ({}); stopping the command",
-                            locks(guard), reason(guard, state)
-                        ));
-                        self.carry_out(action);
-                    } else {
-                        unreliable.set(self::unreliable(&guard, grace, terms.on_suspect));
-                    }
-                }
-                (holding, request) = asked(guard, &reported), if supervision.loss.is_none() => {
-                    let signal = terms.on_revoke.signal();
-                    let again = reported.iter().any(|(path, _)| *path == holding.path());
-                    printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
-                    match signal {
-                        Some((signal, _)) => {
-                            why_it_ends = Some(text::revocation(&request));
-                            reported.retain(|(path, _)| *path != holding.path());
-                            reported.push((holding.path(), request));
-                            let event = Event::Asked { signal, again, preemption: terms.cleanup() };
-                            let action = supervision.handle(event, watchdog::now());
-                            streams::STDERR.flush(IN_ORDER);
-                            self.carry_out(action);
-                        }
-                        None => holding.refuse_revocation(REFUSAL).expect("the text is short"),
-                    }
-                }
-                wanted = wanted(guard, makes_way), if terms.on_yield.is_some() && supervision.loss.is_none() => {
-                    makes_way = wanted;
-                    if let (true, Some((signal, name))) = (wanted, terms.on_yield) {
-                        yielded = true;
-                        printer.note(&format!("{} is wanted by an earlier class; sending {name} to the command", locks(guard)));
-                        streams::STDERR.flush(IN_ORDER);
-                        let action = supervision.handle(Event::MakeWay { signal }, watchdog::now());
-                        self.carry_out(action);
-                    }
-                }
-                change = change(&mut self.changed, self.pid, self.watchdog.as_ref()) => {
-                    let Change::Command(change) = change? else {
-                        self.guard_again(printer);
-                        continue;
-                    };
-                    if let Some(status) = ended(change) {
-                        self.follows_watchdog(&mut supervision, guard, &mut paused, printer);
-                        break (status, change.terminating_signal());
-                    }
-                    if let Some(signal) = change.stopping_signal() {
-                        self.stopped(signal, keeper, guard).await;
-                    }
-                }
-                // After the end of the command: what ended in time has not run for too long.
-                () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => {
-                    if self.follows_watchdog(&mut supervision, guard, &mut paused, printer) {
-                        continue;
-                    }
-                    let too_long = supervision.too_long;
-                    let action = supervision.handle(Event::Due, watchdog::now());
-                    if supervision.too_long && !too_long {
-                        let limit = spell(terms.max_run.unwrap_or_default());
-                        printer.note(&format!("the command has run for {limit}, the limit of --max-run; stopping the command"));
-                    }
-                    self.carry_out(action);
-                }
-                () = withdrawn(terms.preemption.as_ref()), if supervision.is_wanted() => {
-                    _ = supervision.handle(Event::Withdrawn, watchdog::now());
-                    reported.clear();
-                    printer.note(&format!("{} is not wanted any more; the command may go on", locks(guard)));
-                }
-                signal = signals.next() => {
-                    if self.withheld.contains(&signal) {
-                        continue;
-                    }
-                    let action = supervision.handle(Event::Signal(signal), watchdog::now());
-                    if self.is_to_hear(signal) {
-                        self.carry_out(action);
-                    }
-                }
-                // The new deadline goes to the watchdog at the start of the loop.
-                () = renewed => {}
-                found = async { breaks.as_mut().expect("checked").await }, if breaks.is_some() => {
-                    breaks = None;
-                    broken_by = broken::tell(&found, printer);
-                }
-            }
-        };
-        if let Some(terminal) = &self.terminal {
-            terminal.take_back(self.pid);
-            if status > 128 {
-                terminal.mend();
-            }
-        }
-        let outlasted = async {
-            if let Some(deadline) = supervision.kill_at() {
-                self.outlast(deadline).await;
-            }
-        };
-        if let (None, Some(_), Some(keeper)) = (supervision.loss, &paused, keeper) {
-            // The watchdog acted first. The release may find that the hold was broken meanwhile.
-            breaks = Some(broken::breaks(keeper, broken::holds(guard)).boxed());
-        }
-        let found = async {
-            match breaks {
-                Some(breaks) => broken::tell(&breaks.await, printer),
-                None => broken_by,
-            }
-        };
-        let ((), broken_by) = tokio::join!(outlasted, found);
-        let is_paused = paused.is_some() && broken_by.is_none();
-        let cause = broken_by.or(paused);
-        let why = cause.clone().or(why_it_ends);
-        let watchdog = self.watchdog.map(|watchdog| watchdog.dismiss(printer));
-        let (stopped, preempted) = (supervision.is_ending(), supervision.is_preempted());
-        let Supervision { loss, too_long, asked_to_end, .. } = supervision;
-        let by_signal = terms.on_yield.is_some_and(|(signal, _)| status == signals::status(signal.as_raw()));
-        let yielded = yielded && by_signal && !(stopped || too_long || asked_to_end) && loss.is_none();
-        Ok(CommandEnd {
-            status,
-            loss,
-            stopped,
-            preempted,
-            too_long,
-            yielded,
-            killed_by,
-            asked_to_end,
-            why,
-            cause,
-            paused: is_paused,
-            _watchdog: watchdog,
-        })
-    }
-
-    fn carry_out(&self, action: Option<Action>) {
-        if action == Some(Action::Terminate) {
-            streams::STDERR.flush(IN_ORDER);
-        }
-        action.into_iter().flat_map(Action::signals).for_each(|signal| self.signal(signal));
+        Attended::new(self, (keeper, guard), terms, printer).run(signals).await
     }
 
     /// Waits for the other processes of the group, and kills those that are left at the deadline.
@@ -425,6 +213,16 @@ impl Job {
                 return;
             }
             sleep(SURVIVORS).await;
+        }
+    }
+
+    /// Takes the terminal back from the command, which has ended.
+    fn take_terminal_back(&self, status: u8) {
+        if let Some(terminal) = &self.terminal {
+            terminal.take_back(self.pid);
+            if status > 128 {
+                terminal.mend();
+            }
         }
     }
 
@@ -442,60 +240,6 @@ impl Job {
         // The pid belongs to this group until we reap it, so the signal cannot reach another process. Sending fails if
         // the group has no member left.
         _ = kill_process_group(self.pid, signal);
-    }
-
-    /// Handles a stop of the command: by Ctrl-Z, by its access to the terminal, or by `kill -STOP`.
-    async fn stopped(&mut self, signal: i32, keeper: Option<&Lockkeeper>, guard: Held<'_>) {
-        let Some(terminal) = &self.terminal else {
-            // Without a terminal there is no job control: whatever stopped the command also continues it.
-            return;
-        };
-        let wants_terminal = [Signal::TTIN.as_raw(), Signal::TTOU.as_raw()].contains(&signal);
-        let had_terminal = terminal.belongs_to(self.pid);
-        if !wants_terminal && !had_terminal && signal != Signal::TSTP.as_raw() {
-            return;
-        }
-        if !(wants_terminal && terminal.is_ours()) && has_shell() {
-            terminal.take_back(self.pid);
-            // A stopped group does no work. Before it continues, we check the lock.
-            if let Some(watchdog) = &mut self.watchdog {
-                watchdog.pause();
-            }
-            // The shell sees that we stopped and prompts; `fg` and `bg` continue us. The session may expire in the
-            // meantime.
-            let before = watchdog::now();
-            self.suspended = true;
-            _ = kill_process(getpid(), Signal::STOP);
-            self.continued.recv().await;
-            self.pauses.stopped_for(Some(watchdog::now().saturating_sub(before)));
-            if !still_held(keeper, guard).await {
-                // The loss kills the group, which is still stopped. Until it is reported, no other event continues the group.
-                guard.lost().await;
-                return;
-            }
-            self.pauses.stopped_for(None);
-            self.suspended = false;
-        }
-        if (wants_terminal || had_terminal) && terminal.is_ours() {
-            terminal.give(self.pid);
-        }
-        self.signal(Signal::CONT);
-    }
-}
-
-/// `lock /locks/nightly`; of several locks, the first that ends.
-fn locks(guard: Held<'_>) -> String {
-    let first = guard.holdings().iter().min_by_key(|holding| holding.valid_for());
-    format!("lock {}", first.map_or("", |holding| holding.path()))
-}
-
-/// Returns in a few words why the command is stopped.
-fn reason(guard: Held<'_>, state: HoldState) -> &'static str {
-    let leased = guard.holdings().iter().any(|holding| holding.node() == holding.path());
-    match state {
-        HoldState::Suspected => "the connection is lost",
-        _ if leased => "its lease ends",
-        _ => "no server answers",
     }
 }
 
@@ -521,115 +265,6 @@ fn tell_of_the_hold(command: &mut Command, guard: Held<'_>) {
         // A token in our own environment belongs to another lock.
         None => command.env_remove("LOCKKEEPER_TOKEN"),
     };
-}
-
-/// Returns the next revoke request that differs from the last one reported for its lock. Dropping the future loses no
-/// request.
-async fn asked<'a>(guard: Held<'a>, reported: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
-    if guard.holdings().is_empty() {
-        return std::future::pending().await;
-    }
-    let requests = guard.holdings().iter().map(|holding| {
-        let last = reported.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
-        async move {
-            let request = match last {
-                Some(last) => holding.revocation_after(last).await,
-                None => holding.revocation().await,
-            };
-            (holding, request)
-        }
-        .boxed()
-    });
-    select_all(requests).await.0
-}
-
-/// Resolves when a contender of an earlier class waits for one of the locks or, if that is `known`, when none does any more.
-async fn wanted(guard: Held<'_>, known: bool) -> bool {
-    let changes = guard.holdings().iter().map(|holding| {
-        async move {
-            match known {
-                true => holding.yield_withdrawn().await,
-                false => holding.yield_requested().await,
-            }
-        }
-        .boxed()
-    });
-    let changes: Vec<_> = changes.collect();
-    if changes.is_empty() {
-        return std::future::pending().await;
-    }
-    select_all(changes).await;
-    !known
-}
-
-/// Resolves when no other contender wants the leased lock. Dropping the future loses nothing.
-async fn withdrawn(preemption: Option<&watch::Receiver<Option<Preemption>>>) {
-    if let Some(preemption) = preemption
-        && preemption.clone().wait_for(Option::is_none).await.is_ok()
-    {
-        return;
-    }
-    std::future::pending().await
-}
-
-/// Asks the server whether the locks are still held, before the command continues after a stop; `false` is a loss,
-/// which the guard reports too.
-///
-/// This process was stopped as well. Without asking it cannot know for how long, nor what its connection has missed.
-async fn still_held(keeper: Option<&Lockkeeper>, guard: Held<'_>) -> bool {
-    let Some(keeper) = keeper else { return guard.is_held() };
-    let admin = keeper.admin();
-    for holding in guard.holdings() {
-        if holding.node() == holding.path() {
-            // A lease ends by a clock that did not stop, and its record keeps a preemption.
-            continue;
-        }
-        loop {
-            tokio::select! {
-                biased;
-                _ = guard.lost() => return false,
-                shown = admin.show(holding.path()) => match shown {
-                    Ok(lock) if holds(&lock, &holding.node()) => break,
-                    // No server answered, or the server shows another holder: the guard reports the loss.
-                    _ => sleep(ASK_AGAIN).await,
-                },
-            }
-        }
-    }
-    guard.is_held()
-}
-
-/// Whether the node at this path holds the lock.
-fn holds(lock: &LockInfo, node: &str) -> bool {
-    lock.holders.iter().any(|holder| node.strip_prefix(&lock.path) == Some(&format!("/{}", holder.node)))
-}
-
-/// A change of the processes of a [`Job`].
-enum Change {
-    Command(WaitStatus),
-    /// The watchdog has ended. It is reaped.
-    Watchdog,
-}
-
-/// Returns the next change of the command's state, or that the watchdog has ended. Dropping the future loses no change.
-async fn change(changed: &mut unix::Signal, pid: Pid, watchdog: Option<&Watchdog>) -> Result<Change, Failure> {
-    loop {
-        match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            Ok(Some((_, status))) => return Ok(Change::Command(status)),
-            Ok(None) if watchdog.is_some_and(Watchdog::has_ended) => return Ok(Change::Watchdog),
-            Ok(None) => _ = changed.recv().await,
-            Err(Errno::INTR) => {}
-            Err(error) => return Err(Failure::system("cannot wait for the command", error)),
-        }
-    }
-}
-
-/// Returns the exit status as a shell reports it, if the command has ended.
-fn ended(status: WaitStatus) -> Option<u8> {
-    if let Some(code) = status.exit_status() {
-        return Some(code as u8);
-    }
-    status.terminating_signal().map(signals::status)
 }
 
 /// Stops this process on Ctrl-Z, as if the signal were not caught.

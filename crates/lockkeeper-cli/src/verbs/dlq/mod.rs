@@ -24,7 +24,7 @@ pub(crate) use self::args::DlqArgs;
 use self::args::{DlqPlace, DlqVerb};
 use crate::advice::{Suggested, quoted};
 use crate::args::common::Common;
-use crate::child::{Extras, Job, RunTerms};
+use crate::child::{Extras, RunTerms, Supervised};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -350,7 +350,7 @@ impl Desk {
         let terms = RunTerms { grace, on_suspect, on_revoke, on_yield: None, preemption: None, max_run: None };
         let ran = async {
             let held = Held::One(held);
-            let job = Job::start(&command, held, terms.grace, Extras::default())?;
+            let job = Supervised::start(&command, held, terms.grace, Extras::default())?;
             signals.add(RUNNING)?;
             job.attend(Some(keeper), held, signals, terms, self.printer).await
         };

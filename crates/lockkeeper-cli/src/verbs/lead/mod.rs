@@ -15,7 +15,7 @@ use crate::signals::{self, ENDING, STOPPING, Signals};
 use crate::verb::{Context, Verb};
 use crate::verbs::run::args::RunArgs;
 use crate::verbs::run::args::parse_run;
-use crate::verbs::run::{LockedRun, PlacedRun};
+use crate::verbs::run::{LockedRun, Request};
 
 impl Verb for LeadArgs {
     fn common(&self) -> Option<&Common> {
@@ -39,13 +39,13 @@ async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failure> {
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     let (once, commands) = (args.once, args.around.clone());
-    let run = PlacedRun::read(run_args(args)?, printer).await?;
+    let run = Request::read(run_args(args)?, printer).await?;
     let printer = run.printer;
     let tell = |state| service::tell(&[state], &printer);
     let mut unreachable = String::new();
     let ended = loop {
         let mut locked = LockedRun { leader: Some(commands.clone()), ..LockedRun::default() };
-        match run.clone().run(&mut locked, &mut signals).await {
+        match run.run(&mut locked, &mut signals).await {
             Ok(_) if locked.demoted && !once && !signals.are_to_stop() => {
                 tell(NotifyState::Status("standby"));
                 // The next outage is another one.

@@ -15,14 +15,17 @@ use lockkeeper_jobs::{
 use lockkeeper_session::text::spell;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::acquisition::{Acquisition, LEAVING};
 use super::args::{OnDeadlock, RunArgs};
+use super::hold;
 use super::records::{Records, WRITING};
+use super::release::RELEASING;
+use super::request::Request;
 use super::slots::JobArgs;
 use super::tail::Tail;
-use super::{LEAVING, Line, RELEASING, command_line, hold};
 use crate::advice::Suggested;
 use crate::broken::{self, LostPositions};
-use crate::child::{CommandEnd, Extras, RunTerms};
+use crate::child::{CommandEnd, Extras};
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::held::Held;
@@ -42,58 +45,55 @@ enum Claimed {
     WithoutLock,
 }
 
-/// Whether the options make the command a job.
-pub(super) fn is_job(args: &JobArgs) -> bool {
-    args.once_per.is_some() || args.every.is_some() || args.slot.is_some()
-}
-
 /// Runs the slot, and those to catch up; returns the exit status.
-pub(super) async fn run(
-    args: &RunArgs,
-    mut line: Line,
-    signals: &mut Signals,
-    printer: Printer,
-) -> Result<u8, Failure> {
-    let ended = slots(args, &mut line, signals, printer).await;
+pub(super) async fn run(mut acquisition: Acquisition<'_>, signals: &mut Signals) -> Result<u8, Failure> {
+    let Request { args, printer, .. } = acquisition.request;
+    let printer = *printer;
+    let ended = slots(args, &mut acquisition, signals, printer).await;
     if let Err(failure) = &ended {
-        let records = async |line: &Line, end| {
-            line.record_refusal(failure, end).await;
+        let records = async |acquisition: &Acquisition<'_>, end| {
+            acquisition.record_refusal(failure, end).await;
             if failure.code == Code::NotAcquired {
-                _ = timeout_at(end, expect(args, line)).await;
+                _ = timeout_at(end, expect(acquisition)).await;
             }
         };
-        line.give_up(failure, records).await;
+        acquisition.give_up(failure, records).await;
     } else {
-        line.send_kept(Instant::now() + WRITING).await;
-        line.leave(LEAVING).await;
+        acquisition.send_kept(Instant::now() + WRITING).await;
+        acquisition.leave(LEAVING).await;
     }
     match ended {
-        Err(failure) if failure.code == Code::NotAcquired => Ok(super::not_acquired(args, &failure, printer)),
+        Err(failure) if failure.code == Code::NotAcquired => Ok(acquisition.request.not_acquired(&failure)),
         ended => ended,
     }
 }
 
-async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: Printer) -> Result<u8, Failure> {
-    line.deadline = line.wait.and_then(|wait| Instant::now().checked_add(wait));
+async fn slots(
+    args: &RunArgs,
+    acquisition: &mut Acquisition<'_>,
+    signals: &mut Signals,
+    printer: Printer,
+) -> Result<u8, Failure> {
+    acquisition.deadline = acquisition.request.wait.and_then(|wait| Instant::now().checked_add(wait));
     loop {
         let claimed = tokio::select! {
             biased;
             signal = signals.next() => return Ok(signals::status(signal.as_raw())),
-            claimed = claim(args, line, printer) => claimed.map_err(|failure| line.named(failure))?,
+            claimed = claim(args, acquisition, printer) => claimed.map_err(|failure| acquisition.named(failure))?,
         };
         let run = match claimed {
             Claimed::Run(run) => run,
-            Claimed::Skipped(skipped) => return skip(args, line, &skipped, printer).await,
+            Claimed::Skipped(skipped) => return skip(args, acquisition, &skipped, printer).await,
             Claimed::WithoutLock => {
                 printer.note("no server is reachable: the command runs without the lock and without a record (--if-unreachable run)");
                 let extras = Extras { slot: args.job.slot.clone(), ..Extras::default() };
-                let terms = terms(args, args.grace.unwrap_or(GRACE));
+                let terms = acquisition.request.terms(args.grace.unwrap_or(GRACE));
                 let ended = hold(&args.command, None, Held::Nothing, signals, (terms, extras), printer).await?;
                 return Ok(own_status(&ended).map_or(ended.status, |code| printer.ended(super::args::STATUSES, code)));
             }
         };
         let more = run.record().catch_up;
-        let status = run_slot(args, line, *run, signals, printer).await?;
+        let status = run_slot(args, acquisition, *run, signals, printer).await?;
         if !more || status != 0 || signals.are_to_end() {
             return Ok(status);
         }
@@ -103,15 +103,10 @@ async fn slots(args: &RunArgs, line: &mut Line, signals: &mut Signals, printer: 
 /// The grace period of a command without a lock.
 const GRACE: Duration = Duration::from_secs(5);
 
-fn terms(args: &RunArgs, grace: Duration) -> RunTerms {
-    let (on_revoke, on_suspect, max_run) = (args.on_revoke, args.on_suspect, args.max_run);
-    RunTerms { grace, on_revoke, on_suspect, on_yield: None, preemption: None, max_run }
-}
-
 /// Returns the job that the options describe.
-fn job(keeper: &Lockkeeper, path: &str, args: &RunArgs) -> Job {
-    let JobArgs { once_per, every, slot, time_zone, on_failure, on_crash, catch_up, keep_runs, .. } = &args.job;
-    let mut job = Job::new(keeper, path).command(command_line(&args.command, args.publish_command));
+fn job(keeper: &Lockkeeper, request: &Request) -> Job {
+    let JobArgs { once_per, every, slot, time_zone, on_failure, on_crash, catch_up, keep_runs, .. } = &request.args.job;
+    let mut job = Job::new(keeper, request.path().as_str()).command(request.program());
     job = match (once_per, every, slot) {
         (Some(per), ..) => job.once_per(*per).time_zone(time_zone.as_deref().unwrap_or("UTC")),
         (_, Some(every), _) => job.every(*every),
@@ -126,27 +121,26 @@ fn job(keeper: &Lockkeeper, path: &str, args: &RunArgs) -> Job {
 }
 
 /// Lets `jobs` show a job that was asked for and has never run, unless the history is switched off.
-async fn expect(args: &RunArgs, line: &Line) {
-    let (Some(keeper), Some(path)) = (line.keeper.as_ref().filter(|_| line.history), line.paths.first()) else {
-        return;
-    };
-    if let Err(error) = job(keeper, path.as_str(), args).expect().await {
+async fn expect(acquisition: &Acquisition<'_>) {
+    let request = acquisition.request;
+    let Some(keeper) = acquisition.keeper.as_ref().filter(|_| request.has_history()) else { return };
+    if let Err(error) = job(keeper, request).expect().await {
         tracing::info!(%error, "the job has no records");
     }
 }
 
 /// Connects, waits for the lock, and claims the slot.
-async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Claimed, Failure> {
+async fn claim(args: &RunArgs, acquisition: &mut Acquisition<'_>, printer: Printer) -> Result<Claimed, Failure> {
     loop {
-        let connected = match line.keeper.clone() {
+        let connected = match acquisition.keeper.clone() {
             Some(keeper) => Ok(keeper),
-            None => line.connect().await,
+            None => acquisition.connect().await,
         };
         let keeper = match connected {
             Ok(keeper) => keeper,
             Err(failure) if failure.code == Code::Unreachable => match args.job.if_unreachable.unwrap_or_default() {
                 IfUnreachable::Run => return Ok(Claimed::WithoutLock),
-                IfUnreachable::Wait if line.remaining().is_none_or(|left| !left.is_zero()) => {
+                IfUnreachable::Wait if acquisition.remaining().is_none_or(|left| !left.is_zero()) => {
                     printer.note(&format!("{}; trying again", failure.message));
                     continue;
                 }
@@ -154,44 +148,45 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
             },
             Err(failure) => return Err(failure),
         };
-        line.keeper = Some(keeper.clone());
-        line.tell_granted_timeout(&keeper);
-        let path = line.paths.first().expect("the parser asks for a name").clone();
-        let job = job(&keeper, path.as_str(), args);
-        let limit = if line.once { Some(Duration::ZERO) } else { line.remaining() };
+        acquisition.keeper = Some(keeper.clone());
+        acquisition.tell_granted_timeout(&keeper);
+        let path = acquisition.request.path().clone();
+        let job = job(&keeper, acquisition.request);
+        let limit = if acquisition.request.once { Some(Duration::ZERO) } else { acquisition.remaining() };
         let (session, mut lost) = (keeper.session_id(), LostPositions::new(printer));
         let report = lost.report();
         let options = |acquire: Acquire<Guard>| {
-            let mut acquire = acquire.requeue(line.tries_on).on_requeued(report).while_holding(nested::held());
+            let mut acquire =
+                acquire.requeue(acquisition.request.tries_on()).on_requeued(report).while_holding(nested::held());
             if let Some(limit) = limit {
                 acquire = acquire.timeout(limit);
             }
-            if let Some(delay) = line.lock_delay {
+            if let Some(delay) = acquisition.request.args.lock_delay {
                 acquire = acquire.lock_delay(delay);
             }
-            if let Some(traceparent) = line.traceparent {
+            if let Some(traceparent) = acquisition.request.traceparent {
                 acquire = acquire.traceparent(traceparent.to_string());
             }
-            match &line.message {
+            match &acquisition.request.args.message {
                 Some(message) => acquire.message(message),
                 None => acquire,
             }
         };
-        let wait = Wait { started: line.started, limit: line.wait };
+        let wait = Wait { started: acquisition.started, limit: acquisition.request.wait };
         let asked = SystemTime::now();
         let claimed = tokio::select! {
             biased;
             claimed = job.claim_with(options) => claimed,
-            failure = nested::waits_for_itself(&keeper, &line.paths), if !line.once => return Err(failure),
-            failure = nested::closes_a_ring(&keeper, &line.paths), if args.deadlock == OnDeadlock::Fail => return Err(failure),
+            failure = nested::waits_for_itself(&keeper, &acquisition.request.paths), if !acquisition.request.once => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &acquisition.request.paths), if args.deadlock == OnDeadlock::Fail => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
-            never = line.report.run(&keeper, &line.paths, wait, printer), if is_asked_for(args, printer) => match never {},
+            never = acquisition.report.run(&keeper, &acquisition.request.paths, wait, printer), if is_asked_for(args, printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
         };
         let claimed = match claimed {
             Ok(claimed) => claimed,
             Err(JobError::Acquire(error)) => {
-                return Err(nested::failed_wait(error, &keeper, session, line.remaining()).await);
+                return Err(nested::failed_wait(error, &keeper, session, acquisition.remaining()).await);
             }
             Err(error) => return Err(error.into()),
         };
@@ -200,7 +195,7 @@ async fn claim(args: &RunArgs, line: &mut Line, printer: Printer) -> Result<Clai
                 let start = run.record().start_ms;
                 let far = start.and_then(|at| ServerTime::far_off(&run.slot().name, at, asked, SystemTime::now()));
                 far.iter().for_each(|note| printer.note(&format!("{path}: {note}")));
-                line.report.acquired(&line.paths, line.started, printer);
+                acquisition.report.acquired(&acquisition.request.paths, acquisition.started, printer);
                 Claimed::Run(Box::new(run))
             }
             Claim::Skipped(skipped) => Claimed::Skipped(Box::new(skipped)),
@@ -214,8 +209,13 @@ fn is_asked_for(args: &RunArgs, printer: Printer) -> bool {
 }
 
 /// Ends without a run; returns the exit status.
-async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) -> Result<u8, Failure> {
-    let path = line.paths.first().expect("the parser asks for a name").as_str();
+async fn skip(
+    args: &RunArgs,
+    acquisition: &Acquisition<'_>,
+    skipped: &Skipped,
+    printer: Printer,
+) -> Result<u8, Failure> {
+    let path = acquisition.request.path().as_str();
     let run = skipped.run();
     let slot = format!("{path}, slot {}", run.slot.name);
     let tell = |text: String| {
@@ -240,27 +240,27 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
             ));
             Ok(0)
         }
-        Skipped::Running { .. } if is_own(line, run, &args.job).await? => {
+        Skipped::Running { .. } if is_own(acquisition, run, &args.job).await? => {
             // Two more requests, and most machines that come second say nothing.
-            if is_asked_for(args, printer) && is_gone(line).await {
+            if is_asked_for(args, printer) && is_gone(acquisition).await {
                 return tell(format!("{slot}, started on {}: {GONE}", run.by));
             }
             tell(format!("{slot}: running on {} since {}", run.by, run.start_ms.map_or_else(String::new, when_ms)))
         }
         Skipped::Running { .. } => {
             let since = run.start_ms.map_or_else(String::new, |at| format!(" since {}", when_ms(at)));
-            let message = match is_gone(line).await {
+            let message = match is_gone(acquisition).await {
                 true => format!("{slot}, started on {}{since}: {GONE}, and until then no slot is run", run.by),
                 false => format!("{slot} is still running on {}{since}, so the slot after it is not run", run.by),
             };
             let failure = Failure::new(Code::NotAcquired, message);
             let failure = failure.advise("see its runs", Suggested::new(["jobs", path, "--history"]));
-            line.record_refusal(&failure, Instant::now() + WRITING).await;
-            Ok(super::not_acquired(args, &failure, printer))
+            acquisition.record_refusal(&failure, Instant::now() + WRITING).await;
+            Ok(acquisition.request.not_acquired(&failure))
         }
         _ => Err(Failure::new(
             Code::Kept,
-            format!("{slot}: {}; {}", jobsview::outcome(run), who_keeps(args, line, run).await),
+            format!("{slot}: {}; {}", jobsview::outcome(run), who_keeps(args, acquisition, run).await),
         )
         .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
         .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
@@ -269,28 +269,28 @@ async fn skip(args: &RunArgs, line: &Line, skipped: &Skipped, printer: Printer) 
 }
 
 /// Reads the job; `None` if it has no records, or nobody answers.
-async fn read(line: &Line) -> Option<JobStatus> {
-    let path = line.paths.first().expect("the parser asks for a name").as_str();
-    JobsAdmin::new(line.keeper.as_ref()?).job(path).await.ok()?
+async fn read(acquisition: &Acquisition<'_>) -> Option<JobStatus> {
+    let path = acquisition.request.path().as_str();
+    JobsAdmin::new(acquisition.keeper.as_ref()?).job(path).await.ok()?
 }
 
 /// Whether the process of the open run has ended on this machine. No answer means that this is not known.
-async fn is_gone(line: &Line) -> bool {
-    read(line).await.is_some_and(|job| job.process_gone)
+async fn is_gone(acquisition: &Acquisition<'_>) -> bool {
+    read(acquisition).await.is_some_and(|job| job.process_gone)
 }
 
 /// Says who keeps a run for a person: the records of the job, or only the rule of this machine.
-async fn who_keeps(args: &RunArgs, line: &Line, run: &RunRecord) -> String {
+async fn who_keeps(args: &RunArgs, acquisition: &Acquisition<'_>, run: &RunRecord) -> String {
     let is_crash = run.end.as_ref().is_some_and(|end| end.kind.is_crash());
     let (option, rule) = match is_crash {
         true => ("--on-crash", args.job.on_crash),
         false => ("--on-failure", args.job.on_failure),
     };
     let waits = "the job waits for a person".to_owned();
-    if rule != Some(Rule::Keep) || line.keeper.is_none() {
+    if rule != Some(Rule::Keep) || acquisition.keeper.is_none() {
         return waits;
     }
-    match read(line).await {
+    match read(acquisition).await {
         Some(job) if job.state == JobState::Kept => waits,
         _ => format!("the rule {option} keep of this run lets no slot run before a person decides"),
     }
@@ -302,11 +302,11 @@ fn tell_crash(path: &str, crashed: &RunRecord, printer: Printer) {
 }
 
 /// Whether the run of another machine is that of the slot of this moment, by the servers' clock.
-async fn is_own(line: &Line, run: &RunRecord, args: &JobArgs) -> Result<bool, Failure> {
+async fn is_own(acquisition: &Acquisition<'_>, run: &RunRecord, args: &JobArgs) -> Result<bool, Failure> {
     if let Some(slot) = &args.slot {
         return Ok(run.slot.name == *slot);
     }
-    let Some(keeper) = &line.keeper else { return Ok(false) };
+    let Some(keeper) = &acquisition.keeper else { return Ok(false) };
     let end_ms = match args.every {
         Some(every) => run.start_ms.and_then(|start| start.checked_add(i64::try_from(every.as_millis()).ok()?)),
         None => run.slot.end_ms,
@@ -318,7 +318,7 @@ async fn is_own(line: &Line, run: &RunRecord, args: &JobArgs) -> Result<bool, Fa
 /// Runs the command for the claimed slot, and records its end with the release.
 async fn run_slot(
     args: &RunArgs,
-    line: &Line,
+    acquisition: &Acquisition<'_>,
     run: Run,
     signals: &mut Signals,
     printer: Printer,
@@ -339,10 +339,10 @@ async fn run_slot(
             ahead.slot.name
         ));
     }
-    let records = line.keeper.as_ref().map_or_else(Records::default, |keeper| {
-        Records::begin(line.record_terms(), keeper, Held::One(run.guard()), &line.report)
+    let records = acquisition.keeper.as_ref().map_or_else(Records::default, |keeper| {
+        Records::begin(acquisition.record_terms(), keeper, Held::One(run.guard()), &acquisition.report)
     });
-    let (ended, output) = match command(args, line, &run, signals, printer).await {
+    let (ended, output) = match command(args, acquisition, &run, signals, printer).await {
         Ok(ran) => ran,
         Err(failure) => {
             _ = finish(run, RunEnd::failed(failure.message.as_str()), &path, printer).await;
@@ -359,7 +359,7 @@ async fn run_slot(
         _ if ended.loss.is_some() => printer.ended(super::args::STATUSES, Code::Lost),
         Err(Loss::Removed) => {
             printer.note(&format!("the node of {path} was removed before the release"));
-            if let (None, Some(keeper)) = (&ended.cause, &line.keeper) {
+            if let (None, Some(keeper)) = (&ended.cause, &acquisition.keeper) {
                 broken::tell_author(keeper, held, printer).await;
             }
             printer.ended(super::args::STATUSES, Code::NoNode)
@@ -381,7 +381,7 @@ async fn run_slot(
 /// Runs the command; returns how it ended and the last bytes of its standard error.
 async fn command(
     args: &RunArgs,
-    line: &Line,
+    acquisition: &Acquisition<'_>,
     run: &Run,
     signals: &mut Signals,
     printer: Printer,
@@ -392,7 +392,15 @@ async fn command(
     let (tail, stderr) = tail.unzip();
     let extras = Extras { stderr, slot: Some(run.slot().name.clone()), ..Extras::default() };
     let held = Held::One(run.guard());
-    let ended = hold(&args.command, line.keeper.as_ref(), held, signals, (terms(args, grace), extras), printer).await;
+    let ended = hold(
+        &args.command,
+        acquisition.keeper.as_ref(),
+        held,
+        signals,
+        (acquisition.request.terms(grace), extras),
+        printer,
+    )
+    .await;
     let output = tail.map(Tail::end);
     Ok((ended?, output))
 }

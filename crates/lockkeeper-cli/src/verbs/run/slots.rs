@@ -62,6 +62,11 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
+    /// Whether the options make the command a job.
+    pub(super) fn is_job(&self) -> bool {
+        self.once_per.is_some() || self.every.is_some() || self.slot.is_some()
+    }
+
     /// Fills in what the settings say.
     pub(crate) fn settle(&mut self, set: &JobSettings) {
         self.time_zone.get_or_insert_with(|| set.time_zone.value.clone());

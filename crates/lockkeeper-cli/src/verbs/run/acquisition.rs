@@ -1,91 +1,123 @@
-//! The locks that `lockkeeper run` requests, and its attempts to get them.
+//! The acquisition: the attempts to get the requested locks, within their deadline, and what is said of the wait.
 
-use std::path::PathBuf;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lockkeeper::admin::TraceParent;
-use lockkeeper::{Builder, LockPath, Lockkeeper, MultiGuard};
-use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption, TransferRule};
+use lockkeeper::{LockPath, Lockkeeper, MultiGuard};
+use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption};
 use lockkeeper_history::LockUse;
 use lockkeeper_letters::retry::{About, Cause};
 use lockkeeper_session::text::{excerpt, spell};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use super::LockedRun;
 use super::args::OnDeadlock;
 use super::kind::Kind;
 use super::lease::LeaseArgs;
 use super::records::{self, RecordTerms, Shelf};
-use super::{HandoverTarget, leaving};
+use super::release::HandoverTarget;
+use super::request::Request;
 use crate::advice::Suggested;
 use crate::alert::Alerts;
-#[cfg(feature = "webhook")]
-use crate::alert::Webhook;
 use crate::args::values::Waiting;
 use crate::broken::LostPositions;
 use crate::exit::{Code, Failure};
 use crate::local;
 use crate::nested;
-use crate::output::Printer;
 use crate::place::Place;
 use crate::service::{self, NotifyState};
+use crate::signals::{self, Signals};
 use crate::waiting::{self, Report, Wait};
 use crate::watchdog::{self, Watchdog};
 
 /// How long before the end of the wait an attempt to open a session ends, at most.
 const MOMENT: Duration = Duration::from_millis(250);
 
-/// The requested locks, and everything that an attempt needs.
-pub(super) struct Line {
-    /// In the order in which they are taken.
-    pub(super) paths: Vec<LockPath>,
-    pub(super) kind: Kind,
-    /// How old a hold must be before it makes way, if it does.
-    pub(super) min_hold: Option<Duration>,
-    pub(super) once: bool,
-    pub(super) message: Option<String>,
-    /// The caller's span in a distributed trace.
-    pub(super) traceparent: Option<TraceParent>,
-    pub(super) lock_delay: Option<Duration>,
-    pub(super) leased: LeaseArgs,
-    #[cfg(feature = "webhook")]
-    pub(super) webhook: Option<Webhook>,
-    /// The rules by which leased locks change hands without a decision by a person.
-    pub(super) rules: Vec<TransferRule>,
-    /// The requested leased lock.
-    pub(super) lock: Option<HelixLock>,
-    /// Whether holds and refusals are recorded.
-    pub(super) history: bool,
-    /// This user's state directory, if there is one: it keeps refusals that no server can record.
-    pub(super) state: Option<PathBuf>,
-    /// The preemption of the granted leased lock.
-    pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
+/// Time limit for leaving the queue after a signal ended the wait.
+pub(super) const LEAVING: Duration = Duration::from_secs(2);
+
+/// Time limit for leaving the queue after the wait is over.
+const LEAVING_LATE: Duration = Duration::from_secs(1);
+
+/// The attempts to get the requested locks, and the session in which they are made.
+pub(super) struct Acquisition<'a> {
+    pub(super) request: &'a Request,
     /// Whether the service manager is told when it waits.
-    pub(super) stands_by: bool,
-    pub(super) builder: Builder,
-    pub(super) place: Place,
-    pub(super) connect_timeout: Duration,
-    pub(super) on_deadlock: OnDeadlock,
-    /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.
-    pub(super) tries_on: bool,
+    stands_by: bool,
     pub(super) started: Instant,
-    /// The session timeout that a person requested, until the granted one is compared with it.
-    pub(super) asked_timeout: Option<Duration>,
-    /// Time limit for an attempt.
-    pub(super) wait: Option<Duration>,
     pub(super) deadline: Option<Instant>,
+    /// The session timeout that a person requested, until the granted one is compared with it.
+    asked_timeout: Option<Duration>,
     /// What is printed about the wait.
     pub(super) report: Report,
     /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
     pub(super) keeper: Option<Lockkeeper>,
-    /// Whether the servers have confirmed the release: nothing that others wait for is left.
-    pub(super) released: bool,
+    /// The requested leased lock, and the preemption of the granted one.
+    lock: Option<HelixLock>,
+    pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
     /// The watchdog of the command, until the command is started.
     pub(super) watchdog: Option<Watchdog>,
-    pub(super) printer: Printer,
+    /// Whether the servers have confirmed the release: nothing that others wait for is left.
+    pub(super) released: bool,
 }
 
-impl Line {
+impl<'a> Acquisition<'a> {
+    /// Begins with nothing sent. `stands_by`: the service manager is told when it waits.
+    pub(super) fn new(request: &'a Request, stands_by: bool) -> Self {
+        Acquisition {
+            request,
+            stands_by,
+            started: Instant::now(),
+            deadline: None,
+            asked_timeout: request.asked_timeout(),
+            report: Report::new(request.args.quiet),
+            keeper: None,
+            lock: None,
+            preemption: None,
+            watchdog: None,
+            released: false,
+        }
+    }
+
+    /// Acquires the locks, with all attempts and their records. Breaks with the exit status if they are not acquired, or if a signal
+    /// ended the wait.
+    pub(super) async fn acquire(
+        &mut self,
+        locked: &LockedRun,
+        signals: &mut Signals,
+    ) -> Result<ControlFlow<u8, MultiGuard>, Failure> {
+        let Request { retries, printer, .. } = self.request;
+        let (about, is_quiet) = (self.about(), self.report.is_quiet());
+        let tell = |text: &str| {
+            if !is_quiet {
+                printer.note(text);
+            }
+        };
+        let outcome = tokio::select! {
+            biased;
+            signal = locked.interrupted(signals) => Err(signal),
+            acquired = retries.run(about, tell, async || self.attempt().await) => Ok(acquired),
+        };
+        match outcome {
+            Ok(Ok(guard)) => {
+                self.report.acquired(&self.request.paths, self.started, *printer);
+                Ok(ControlFlow::Continue(guard))
+            }
+            Ok(Err(failure)) => {
+                self.give_up(&failure, async |attempts, end| attempts.record_refusal(&failure, end).await).await;
+                match failure.code {
+                    Code::NotAcquired => Ok(ControlFlow::Break(self.request.not_acquired(&failure))),
+                    _ => Err(failure),
+                }
+            }
+            Err(signal) => {
+                self.leave(LEAVING).await;
+                Ok(ControlFlow::Break(signals::status(signal.as_raw())))
+            }
+        }
+    }
+
     /// Makes way after the command has ended for that, and waits until the lock is granted again.
     pub(super) async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Failure> {
         let keeper = self.keeper.clone().expect("it granted the lock");
@@ -93,7 +125,7 @@ impl Line {
         let outcome = tokio::select! {
             biased;
             outcome = guard.yield_lock() => outcome,
-            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+            never = self.report.run(&keeper, &self.request.paths, wait, self.request.printer) => match never {},
         };
         outcome.map_err(|error| {
             let failure = self.named(error.into());
@@ -104,51 +136,56 @@ impl Line {
 
     pub(super) async fn attempt(&mut self) -> Result<MultiGuard, Failure> {
         // A sum that is too large means no limit.
-        self.deadline = self.wait.and_then(|wait| Instant::now().checked_add(wait));
-        let stood = self.stand().await.map_err(|failure| self.named(failure));
-        if let Err(failure) = &stood
+        self.deadline = self.request.wait.and_then(|wait| Instant::now().checked_add(wait));
+        let outcome = self.acquire_once().await.map_err(|failure| self.named(failure));
+        if let Err(failure) = &outcome
             && failure.cause != Cause::InstanceLock
         {
             // The next server may be another one, at another place.
             let recorded = failure.code != Code::Unreachable;
-            self.give_up(failure, async |line, end| {
+            self.give_up(failure, async |attempts, end| {
                 if recorded {
-                    line.record_refusal(failure, end).await;
+                    attempts.record_refusal(failure, end).await;
                 }
             })
             .await;
         }
-        stood
+        outcome
     }
 
     /// Adds what is missing in a failure about the locks: their names, and the message of this command. A mistake in the command
     /// line, and servers that refuse every lock, are not about these locks.
     pub(super) fn named(&self, mut failure: Failure) -> Failure {
-        let names_it = self.paths.iter().any(|path| failure.message.contains(path.as_str()));
-        match &self.message {
+        let names_it = self.request.paths.iter().any(|path| failure.message.contains(path.as_str()));
+        match &self.request.args.message {
             _ if !names_it && failure.code == Code::Unreachable => {
-                failure.message = format!("{}: {}", self.locks(), failure.message);
+                failure.message = format!("{}: {}", self.request.locks(), failure.message);
             }
             Some(message) if names_it && failure.code != Code::Usage => {
                 failure.message = format!("{}; asked for: {:?}", failure.message, excerpt(message));
             }
             _ => {}
         }
-        failure.scoped(&self.place)
+        failure.scoped(&self.request.settings.place)
     }
 
     /// Returns a description of the request, for its dead letter.
     pub(super) fn about(&self) -> About {
-        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
-        let class = match self.kind {
+        let paths: Vec<_> = self.request.paths.iter().map(LockPath::as_str).collect();
+        let class = match self.request.kind {
             Kind::Class { class, .. } => Some(class.to_string()),
             _ => None,
         };
-        About { monitor_object: paths.join(", "), path: paths.join(", "), lock_info: self.message.clone(), class }
+        About {
+            monitor_object: paths.join(", "),
+            path: paths.join(", "),
+            lock_info: self.request.args.message.clone(),
+            class,
+        }
     }
 
     /// Waits in the queue until the lock is granted or the deadline has passed.
-    async fn stand(&mut self) -> Result<MultiGuard, Failure> {
+    async fn acquire_once(&mut self) -> Result<MultiGuard, Failure> {
         let keeper = match self.keeper.clone() {
             // The session of an earlier attempt that was not granted in time.
             Some(keeper) => keeper,
@@ -162,11 +199,11 @@ impl Line {
         };
         self.keeper = Some(keeper.clone());
         if self.stands_by {
-            service::tell(&[NotifyState::Ready, NotifyState::Status("standby")], &self.printer);
+            service::tell(&[NotifyState::Ready, NotifyState::Status("standby")], &self.request.printer);
         }
         self.tell_granted_timeout(&keeper);
         let reaping = watchdog::reap(self.watchdog.as_ref().map(Watchdog::pid));
-        if let Some(lease) = self.leased.lease {
+        if let Some(lease) = self.request.args.leased.lease {
             let leased = tokio::select! {
                 biased;
                 leased = self.lease(&keeper, lease) => leased,
@@ -176,21 +213,21 @@ impl Line {
             self.preemption = Some(guard.follow_preemption());
             return Ok(guard.into());
         }
-        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.printer));
+        let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.request.printer));
         let held = nested::held();
-        let requests = self.paths.iter().map(|path| {
-            let request = self.kind.request(&keeper, path.as_str(), self.once);
-            let mut request = request.requeue(self.tries_on).on_requeued(lost.report()).while_holding(&held);
-            if let Some(min_hold) = self.min_hold {
+        let requests = self.request.paths.iter().map(|path| {
+            let request = self.request.kind.request(&keeper, path.as_str(), self.request.once);
+            let mut request = request.requeue(self.request.tries_on()).on_requeued(lost.report()).while_holding(&held);
+            if let Some(min_hold) = self.request.min_hold() {
                 request = request.min_hold(min_hold);
             }
-            if let Some(delay) = self.lock_delay {
+            if let Some(delay) = self.request.args.lock_delay {
                 request = request.lock_delay(delay);
             }
-            if let Some(message) = &self.message {
+            if let Some(message) = &self.request.args.message {
                 request = request.message(message);
             }
-            if let Some(traceparent) = self.traceparent {
+            if let Some(traceparent) = self.request.traceparent {
                 request = request.traceparent(traceparent.to_string());
             }
             request
@@ -200,15 +237,15 @@ impl Line {
             acquire = acquire.timeout(remaining);
         }
         // Each attempt has its own time; without a limit the line shows the whole wait.
-        let attempt = self.deadline.zip(self.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
-        let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.wait };
+        let attempt = self.deadline.zip(self.request.wait).and_then(|(deadline, wait)| deadline.checked_sub(wait));
+        let wait = Wait { started: attempt.unwrap_or(self.started), limit: self.request.wait };
         let outcome = tokio::select! {
             biased;
             outcome = IntoFuture::into_future(acquire) => outcome,
             // A try does not wait.
-            failure = nested::waits_for_itself(&keeper, &self.paths), if !self.once => return Err(failure),
-            failure = nested::closes_a_ring(&keeper, &self.paths), if self.on_deadlock == OnDeadlock::Fail => return Err(failure),
-            never = self.report.run(&keeper, &self.paths, wait, self.printer) => match never {},
+            failure = nested::waits_for_itself(&keeper, &self.request.paths), if !self.request.once => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &self.request.paths), if self.request.args.deadlock == OnDeadlock::Fail => return Err(failure),
+            never = self.report.run(&keeper, &self.request.paths, wait, self.request.printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
             never = reaping => match never {},
         };
@@ -238,45 +275,45 @@ impl Line {
 
     /// Acquires the lock for `lease`, and preempts a lower owner if necessary.
     async fn lease(&mut self, keeper: &Lockkeeper, lease: Duration) -> Result<HelixGuard, AcquireLeaseError> {
-        let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.leased;
-        let path = self.paths.first().expect("the parser asks for a name").as_str();
+        let LeaseArgs { priority, waiting, cleanup, forceful, keep_node, ask, stats, .. } = self.request.args.leased;
+        let path = self.request.path().as_str();
         let mut lock = HelixLock::new(keeper, path, lease).priority(priority).cleanup(cleanup).cleanup_by_guard();
         lock = match waiting {
             Some(Waiting::Limit(limit)) => lock.waiting(limit),
             Some(Waiting::Infinite) => lock.wait_past_cleanup(),
             // `--wait` is the limit of the whole wait, unless something else happens when the cleanup time ends.
-            None if self.wait.is_some() && !forceful && ask.is_none() => lock.wait_past_cleanup(),
+            None if self.request.wait.is_some() && !forceful && ask.is_none() => lock.wait_past_cleanup(),
             None => lock,
         };
-        if let Some(reason) = self.leased.reason.as_ref().filter(|_| self.leased.emergency) {
+        if let Some(reason) = self.request.args.leased.reason.as_ref().filter(|_| self.request.args.leased.emergency) {
             lock = lock.emergency(reason);
         }
-        if let Some(message) = &self.message {
+        if let Some(message) = &self.request.args.message {
             lock = lock.message(message);
         }
         lock = lock.forceful(forceful);
         if keep_node {
             lock = lock.keep_node();
         }
-        if self.leased.is_strict() {
+        if self.request.args.leased.is_strict() {
             lock = lock.strict();
         }
-        if let Some(id) = &self.leased.id {
+        if let Some(id) = &self.request.args.leased.id {
             lock = lock.user_id(id);
         }
         if stats {
             lock = lock.publish_statistics();
         }
-        for rule in &self.rules {
-            lock = lock.transfer_rule(rule.clone());
+        for rule in &self.request.settings.all.transfers {
+            lock = lock.transfer_rule(rule.value.clone());
         }
         if let Some(ask) = ask {
             lock = lock.ask_operators(ask);
             let alerts = Alerts {
-                command: self.leased.alert_command.clone(),
+                command: self.request.args.leased.alert_command.clone(),
                 #[cfg(feature = "webhook")]
-                webhook: self.webhook.clone(),
-                printer: self.printer,
+                webhook: self.request.webhook.clone(),
+                printer: self.request.printer,
             };
             lock = lock.on_unfinished(ask, move |alert| {
                 let [approve, reject] = ["approve", "reject"].map(|verb| {
@@ -296,9 +333,9 @@ impl Line {
         let asked = async {
             // An error means that the lock object is closed; the acquire says so.
             _ = status.wait_for(|status| *status == LockStatus::Pending).await;
-            self.report.run_lease(keeper, path, (waiting, ask), self.printer).await
+            self.report.run_lease(keeper, path, (waiting, ask), self.request.printer).await
         };
-        let mut request = if self.once { lock.try_acquire() } else { lock.acquire() };
+        let mut request = if self.request.once { lock.try_acquire() } else { lock.acquire() };
         // One deadline, for the owners of any priority.
         if let Some(remaining) = self.remaining() {
             request = request.wait_for_every_owner().timeout(remaining);
@@ -316,44 +353,46 @@ impl Line {
         let Some(granted) = keeper.session_timeout() else { return };
         if let Some(asked) = self.asked_timeout.take().filter(|asked| *asked != granted) {
             let [granted, asked] = [granted, asked].map(spell);
-            self.printer.note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
+            self.request
+                .printer
+                .note(&format!("the servers grant a session timeout of {granted}, not the requested {asked}"));
         }
     }
 
     /// Opens a session. Dropping the future cancels that.
     pub(super) async fn connect(&self) -> Result<Lockkeeper, Failure> {
         let connecting = self.connect_quietly();
-        if self.printer.is_json() || self.report.is_quiet() {
+        if self.request.printer.is_json() || self.report.is_quiet() {
             return connecting.await;
         }
-        waiting::connecting(&self.place.to_string(), Some(self.connect_limit()), connecting).await
+        waiting::connecting(&self.request.settings.place.to_string(), Some(self.connect_limit()), connecting).await
     }
 
     /// Returns how long to try to reach a server.
     fn connect_limit(&self) -> Duration {
         match self.remaining() {
             // The wait is the limit, unless a setting limits the attempts to connect.
-            Some(remaining) if self.tries_on => remaining,
-            Some(remaining) => remaining.min(self.connect_timeout),
-            None => self.connect_timeout,
+            Some(remaining) if self.request.tries_on() => remaining,
+            Some(remaining) => remaining.min(self.request.settings.connect_timeout()),
+            None => self.request.settings.connect_timeout(),
         }
     }
 
     async fn connect_quietly(&self) -> Result<Lockkeeper, Failure> {
         let patience = self.connect_limit();
         // The wait may be over, which the tries notice.
-        let builder = self.builder.clone().connect_timeout(patience.max(Duration::from_millis(1)));
-        match &self.place {
+        let builder = self.request.builder().connect_timeout(patience.max(Duration::from_millis(1)));
+        match &self.request.settings.place {
             Place::Ensemble(servers) => Ok(builder.connect(servers).await?),
             Place::Machine(home) => {
                 let Some(remaining) = self.remaining() else {
-                    return local::connect(home, &builder, &self.printer).await;
+                    return local::connect(home, &builder, &self.request.printer).await;
                 };
                 // The attempt ends a moment earlier, and its error says why the server opened no session.
                 let moment = MOMENT.min(remaining / 10);
                 let builder = builder
                     .connect_timeout(patience.min(remaining).saturating_sub(moment).max(Duration::from_millis(1)));
-                let connecting = local::connect(home, &builder, &self.printer);
+                let connecting = local::connect(home, &builder, &self.request.printer);
                 match timeout(remaining, connecting).await {
                     Ok(connected) => connected,
                     // Of a wait that short, nothing is left.
@@ -365,18 +404,8 @@ impl Line {
 
     /// Returns the owner that gets the lock if the command succeeds.
     pub(super) fn handover_target(&self) -> Option<HandoverTarget> {
-        let (lock, id) = (self.lock.clone()?, self.leased.hand_to.clone()?);
+        let (lock, id) = (self.lock.clone()?, self.request.args.leased.hand_to.clone()?);
         Some(HandoverTarget { lock, id })
-    }
-
-    /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`
-    pub(super) fn locks(&self) -> String {
-        let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
-        let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
-        match &self.message {
-            Some(message) => format!("{locks} ({})", excerpt(message)),
-            None => locks,
-        }
     }
 
     pub(super) fn remaining(&self) -> Option<Duration> {
@@ -393,10 +422,11 @@ impl Line {
                 if self.stands_by {
                     return;
                 }
-                records::keep(shelf, &self.paths, (waited, &terms));
+                records::keep(shelf, &self.request.paths, (waited, &terms));
             }
             (Some(keeper), _) => {
-                let refusal = records::refuse(keeper, &self.paths, (self.once, waited, &terms), failure, end);
+                let refusal =
+                    records::refuse(keeper, &self.request.paths, (self.request.once, waited, &terms), failure, end);
                 tokio::join!(self.send_kept(end), refusal);
             }
             _ => {}
@@ -405,14 +435,15 @@ impl Line {
 
     /// Returns what the records of this request and of its holds say.
     pub(super) fn record_terms(&self) -> RecordTerms {
-        let used_as = if self.leased.lease.is_some() { LockUse::Lease } else { self.kind.used_as() };
-        let shelf = match (&self.place, &self.state) {
-            (Place::Ensemble(servers), Some(state)) if self.history => {
-                Some(Shelf { dir: state.clone(), servers: servers.clone() })
+        let used_as =
+            if self.request.args.leased.lease.is_some() { LockUse::Lease } else { self.request.kind.used_as() };
+        let shelf = match (&self.request.settings.place, self.request.state()) {
+            (Place::Ensemble(servers), Some(state)) if self.request.has_history() => {
+                Some(Shelf { dir: state, servers: servers.clone() })
             }
             _ => None,
         };
-        RecordTerms { history: self.history, message: self.message.clone(), used_as, shelf }
+        RecordTerms { history: self.request.has_history(), message: self.request.args.message.clone(), used_as, shelf }
     }
 
     /// Sends the records that earlier commands could not send, until `end`.
@@ -424,7 +455,7 @@ impl Line {
 
     /// Writes records of a failure, leaves the queue and closes the session, all within the time that [`leaving`] allows.
     /// `records` gets the end of that time.
-    pub(super) async fn give_up(&mut self, failure: &Failure, records: impl AsyncFnOnce(&Line, Instant)) {
+    pub(super) async fn give_up(&mut self, failure: &Failure, records: impl AsyncFnOnce(&Self, Instant)) {
         let end = Instant::now() + leaving(failure);
         records(self, end).await;
         self.leave(end.saturating_duration_since(Instant::now())).await;
@@ -447,5 +478,14 @@ impl Line {
         }
         // If there is no command, its watchdog ends here.
         self.watchdog = None;
+    }
+}
+
+/// Returns how long to try to record this failure and to leave the queue. It comes at the deadline if there is one.
+pub(super) fn leaving(failure: &Failure) -> Duration {
+    match failure.code {
+        // No server confirms anything: the node is deleted with the session.
+        Code::Unreachable => Duration::ZERO,
+        _ => LEAVING_LATE,
     }
 }
