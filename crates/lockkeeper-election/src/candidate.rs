@@ -118,9 +118,17 @@ impl Candidate {
         terms::run(|| self.request(), stop, promoted, demoted).await
     }
 
-    /// A request to be elected.
-    fn request(&self) -> Result<Acquire, Misuse> {
-        let request = self.lock.clone()?.acquire().message(&self.id);
+    /// Returns the library's request to be elected, for a caller that waits for it in a way of its own. Without an id, it says none. Sends
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// The election cannot use its node format.
+    pub fn request(&self) -> Result<Acquire, Misuse> {
+        let mut request = self.lock.clone()?.acquire();
+        if !self.id.is_empty() {
+            request = request.message(&self.id);
+        }
         Ok(match &self.options {
             Some(options) => options(request),
             None => request,

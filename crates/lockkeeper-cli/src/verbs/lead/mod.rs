@@ -1,4 +1,5 @@
-//! `lockkeeper lead`: `run` again and again, so that one machine of several leads.
+//! `lockkeeper lead`: stands as a candidate of an election again and again, so that one machine of several leads, and runs a command while
+//! it does.
 
 pub(crate) mod args;
 
@@ -39,7 +40,7 @@ async fn lead(args: LeadArgs, printer: &Printer) -> Result<u8, Failure> {
     let mut signals = Signals::default();
     signals.add(ENDING)?;
     let (once, commands) = (args.once, args.around.clone());
-    let run = Request::read(run_args(args)?, printer).await?;
+    let run = Request::read(run_args(args)?, printer).await?.of_candidate();
     let printer = run.printer;
     let tell = |state| service::tell(&[state], &printer);
     let mut unreachable = String::new();

@@ -3,7 +3,8 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use lockkeeper::{LockPath, Lockkeeper, MultiGuard};
+use lockkeeper::error::Misuse;
+use lockkeeper::{Acquire, Error, Holding, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption};
 use lockkeeper_history::LockUse;
 use lockkeeper_letters::retry::{About, Cause};
@@ -214,24 +215,7 @@ impl<'a> Acquisition<'a> {
             return Ok(guard.into());
         }
         let (session, mut lost) = (keeper.session_id(), LostPositions::new(self.request.printer));
-        let held = nested::held();
-        let requests = self.request.paths.iter().map(|path| {
-            let request = self.request.kind.request(&keeper, path.as_str(), self.request.once);
-            let mut request = request.requeue(self.request.tries_on()).on_requeued(lost.report()).while_holding(&held);
-            if let Some(min_hold) = self.request.min_hold() {
-                request = request.min_hold(min_hold);
-            }
-            if let Some(delay) = self.request.args.lock_delay {
-                request = request.lock_delay(delay);
-            }
-            if let Some(message) = &self.request.args.message {
-                request = request.message(message);
-            }
-            if let Some(traceparent) = self.request.traceparent {
-                request = request.traceparent(traceparent.to_string());
-            }
-            request
-        });
+        let requests = self.requests(&keeper, &lost).map_err(Error::from)?;
         let mut acquire = keeper.multi_lock(requests);
         if let Some(remaining) = self.remaining() {
             acquire = acquire.timeout(remaining);
@@ -253,6 +237,30 @@ impl<'a> Acquisition<'a> {
             Ok(guard) => Ok(guard),
             Err(error) => Err(nested::failed_wait(error, &keeper, session, self.remaining()).await),
         }
+    }
+
+    /// Returns the request for each lock.
+    fn requests(&self, keeper: &Lockkeeper, lost: &LostPositions) -> Result<Vec<Acquire<Holding>>, Misuse> {
+        let Request { args, kind, once, traceparent, .. } = self.request;
+        let held = nested::held();
+        let request = |path: &LockPath| {
+            let request = kind.request(keeper, path.as_str(), *once)?;
+            let mut request = request.requeue(self.request.tries_on()).on_requeued(lost.report()).while_holding(&held);
+            if let Some(min_hold) = self.request.min_hold() {
+                request = request.min_hold(min_hold);
+            }
+            if let Some(delay) = args.lock_delay {
+                request = request.lock_delay(delay);
+            }
+            if let Some(message) = &args.message {
+                request = request.message(message);
+            }
+            if let Some(traceparent) = traceparent {
+                request = request.traceparent(traceparent.to_string());
+            }
+            Ok(request)
+        };
+        self.request.paths.iter().map(request).collect()
     }
 
     /// Returns the failure of a request for a leased lock. If the owner keeps the lock by a decision, it says whose that is.

@@ -1,7 +1,9 @@
 //! The kind of lock that the command line requests, as a request to the library.
 
+use lockkeeper::error::Misuse;
 use lockkeeper::{Acquire, Class, Holding, Lockkeeper, NodeFormat};
 use lockkeeper_config::settings::Settings;
+use lockkeeper_election::Election;
 use lockkeeper_history::LockUse;
 
 use super::args::KindArgs;
@@ -11,6 +13,8 @@ use crate::exit::{Code, Failure};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Alone(NodeFormat),
+    /// Alone, as the leader of an election.
+    Leading(NodeFormat),
     /// Alone, as the writer among readers.
     Writing(NodeFormat),
     /// Together with other holders that share it.
@@ -58,15 +62,24 @@ impl Kind {
     /// In which way the lock is used, as its records say.
     pub(crate) const fn used_as(self) -> LockUse {
         match self {
-            Kind::Alone(format) | Kind::Writing(format) | Kind::Shared(format) => LockUse::Plain(format),
+            Kind::Alone(format) | Kind::Leading(format) | Kind::Writing(format) | Kind::Shared(format) => {
+                LockUse::Plain(format)
+            }
             Kind::Permits { permits, .. } => LockUse::Permits(permits),
             Kind::Class { class, .. } => LockUse::Class(class),
         }
     }
 
     /// Returns a request for the lock at `path`; with `once`, the request does not wait.
-    pub(crate) fn request(self, keeper: &Lockkeeper, path: &str, once: bool) -> Acquire<Holding> {
-        match self {
+    ///
+    /// # Errors
+    /// An election cannot use the node format.
+    pub(crate) fn request(self, keeper: &Lockkeeper, path: &str, once: bool) -> Result<Acquire<Holding>, Misuse> {
+        Ok(match self {
+            // Who leads says its id as any holder says its message.
+            Kind::Leading(node_format) => {
+                Election::new(keeper, path).node_format(node_format).candidate("").request()?.any()
+            }
             Kind::Alone(node_format) => {
                 let lock = keeper.mutex(path).node_format(node_format);
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
@@ -87,6 +100,6 @@ impl Kind {
                 let lock = keeper.priority_lock(path).class(class).container(container);
                 if once { lock.try_acquire().any() } else { lock.acquire().any() }
             }
-        }
+        })
     }
 }

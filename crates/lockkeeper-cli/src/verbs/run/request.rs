@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
 use lockkeeper::error::{Misuse, misuse};
-use lockkeeper::{Builder, LockPath, PriorityLock};
+use lockkeeper::{Builder, LockPath, NodeFormat, PriorityLock};
 use lockkeeper_helix::Terms;
 use lockkeeper_jobs::check_slot;
 use lockkeeper_session::text::excerpt;
@@ -106,6 +106,13 @@ impl Request {
             retries,
             printer,
         })
+    }
+
+    /// The same as a candidate of an election, which holds its lock while it leads.
+    #[must_use]
+    pub(crate) fn of_candidate(mut self) -> Self {
+        self.kind = Kind::Leading(self.args.kind.node_format.map_or_else(NodeFormat::default, NodeFormat::from));
+        self
     }
 
     /// Returns the path of the only lock, or of the first.
