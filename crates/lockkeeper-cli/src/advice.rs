@@ -19,7 +19,7 @@ use lockkeeper_core::ForeignSemaphore;
 use lockkeeper_history::LockUse;
 use lockkeeper_jobs::{JobStatus, Rule, Schedule};
 
-use crate::args::connect::ConnectArgs;
+use crate::args::connect::{ConnectArgs, SourceArgs};
 use crate::text::is_active;
 
 const SERVERS: &str = "--servers";
@@ -229,24 +229,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
         typed.or_else(|| set(variable)).map(|value| PlaceOption { flag, value, of_variable })
     };
     let file = |option: PlaceOption| PlaceOption { value: absolute(option.value), ..option };
-    // No `..`: the compiler asks for a decision about each new option.
-    let ConnectArgs {
-        servers,
-        routing_servers,
-        // The chroot exists by now.
-        create_chroot: _,
-        state_dir,
-        machine,
-        session_timeout: _,
-        config,
-        properties,
-        tls_ca,
-        tls_cert,
-        tls_key,
-        auth_file,
-        acl,
-        strict: _,
-    } = typed;
+    let SourceArgs { config, properties, .. } = &typed.sources;
     options.extend(either("--config", config.clone().map(OsString::from), CONFIG_VARIABLE).map(file));
     let given = set(PROPERTIES_VARIABLE).unwrap_or_default();
     let given = std::env::split_paths(&given).filter(|path| !path.as_os_str().is_empty());
@@ -254,29 +237,24 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     options.extend(
         given.map(|(path, of_variable)| file(PlaceOption { flag: "--properties", value: path.into(), of_variable })),
     );
-    let servers = either(SERVERS, servers.clone().map(OsString::from), &Key::Servers.variable())
-        .filter(|servers| !servers.of_variable || (machine.is_none() && routing_servers.is_none()));
+    let is_typed = |key| typed.get(key).is_some();
+    let of = |key: Key| either(key.flag()?, typed.get(key).map(OsStr::to_owned), &key.variable());
+    let servers = of(Key::Servers)
+        .filter(|servers| !servers.of_variable || !(is_typed(Key::Machine) || is_typed(Key::RoutingServers)));
     // What was typed overrides this variable, too.
-    let routing = either(ROUTING, routing_servers.clone().map(OsString::from), &Key::RoutingServers.variable())
-        .filter(|routing| !routing.of_variable || (servers.is_none() && machine.is_none()));
+    let routing = of(Key::RoutingServers)
+        .filter(|routing| !routing.of_variable || (servers.is_none() && !is_typed(Key::Machine)));
     // The parser refuses --machine with either of the others, so a typed option overrides a variable.
-    let shared = machine.is_some()
-        || (servers.is_none() && routing.is_none() && state_dir.is_none() && set(&Key::Machine.variable()).is_some());
+    let is_named = servers.is_some() || routing.is_some() || is_typed(Key::StateDir);
+    let shared = is_typed(Key::Machine) || (!is_named && set(&Key::Machine.variable()).is_some());
     options.extend(servers);
     options.extend(routing);
-    for (flag, key, typed) in [
-        (STATE_DIR, Key::StateDir, state_dir),
-        (MACHINE, Key::Machine, machine),
-        ("--tls-ca", Key::TlsCa, tls_ca),
-        ("--tls-cert", Key::TlsCert, tls_cert),
-        ("--tls-key", Key::TlsKey, tls_key),
-        ("--auth-file", Key::AuthFile, auth_file),
-    ] {
-        let excluded = (flag == STATE_DIR && shared) || (flag == MACHINE && !shared);
-        let option = either(flag, typed.clone().map(OsString::from), &key.variable());
-        options.extend(option.filter(|_| !excluded).map(file));
+    let here = if shared { Key::Machine } else { Key::StateDir };
+    for key in [here].iter().chain(Key::ALL.iter().filter(|key| is_of_an_ensemble(**key))) {
+        let is_path = matches!(key.row().value, "FILE" | "DIR");
+        options.extend(of(*key).map(|option| if is_path { file(option) } else { option }));
     }
-    options.extend(either("--acl", acl.clone().map(OsString::from), &Key::Acl.variable()));
+    let state_dir = typed.get(Key::StateDir);
     if shared || (state_dir.is_some() && !options.iter().any(|option| [SERVERS, ROUTING].contains(&option.flag))) {
         return on_this_machine(&options);
     }
@@ -285,8 +263,14 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
 
 /// Returns these options without those that only servers of an ensemble use: variables may set them for other commands.
 pub(crate) fn on_this_machine(options: &[PlaceOption]) -> Vec<PlaceOption> {
-    let only_ensembles = ["--tls-ca", "--tls-cert", "--tls-key", "--auth-file", "--acl"];
+    let only_ensembles: Vec<_> =
+        Key::ALL.iter().filter(|key| is_of_an_ensemble(**key)).filter_map(|key| key.flag()).collect();
     options.iter().filter(|option| !only_ensembles.contains(&option.flag)).cloned().collect()
+}
+
+/// Whether a setting belongs to the place, and only to that of an ensemble.
+fn is_of_an_ensemble(key: Key) -> bool {
+    matches!(key, Key::TlsCa | Key::TlsCert | Key::TlsKey | Key::AuthFile | Key::Acl)
 }
 
 pub(crate) fn absolute(path: OsString) -> OsString {
@@ -389,12 +373,12 @@ mod tests {
         let text = |typed: &ConnectArgs, variable: &dyn Fn(&str) -> Option<OsString>| {
             Suggested::new(["list"]).text(&place(typed, variable))
         };
-        let machine = ConnectArgs { machine: Some("/typed".into()), ..ConnectArgs::default() };
+        let machine = ConnectArgs::default().with(Key::Machine, "/typed");
         assert_eq!(text(&machine, &all), "lockkeeper list --machine=/typed");
         let none = ConnectArgs::default();
         assert_eq!(text(&none, &all), "lockkeeper list --servers zk9:2181 --state-dir /var/own --acl creator-all");
         assert_eq!(text(&none, &without_servers), "lockkeeper list --machine=/var/shared");
-        let own = ConnectArgs { state_dir: Some("/typed".into()), ..ConnectArgs::default() };
+        let own = ConnectArgs::default().with(Key::StateDir, "/typed");
         assert_eq!(text(&own, &without_servers), "lockkeeper list --state-dir /typed");
     }
 
@@ -424,7 +408,7 @@ mod tests {
 
     #[test]
     fn the_place_is_what_was_typed_or_what_a_variable_says() {
-        let typed = ConnectArgs { servers: Some("zk1:2181/a b".to_owned()), ..ConnectArgs::default() };
+        let typed = ConnectArgs::default().with(Key::Servers, "zk1:2181/a b");
         let variable = |name: &str| match name {
             "LOCKKEEPER_SERVERS" => Some("zk9:2181".into()),
             "LOCKKEEPER_STATE_DIR" => Some("/var/a b".into()),

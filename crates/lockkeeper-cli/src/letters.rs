@@ -174,13 +174,13 @@ impl CommandLine {
             }
         }
         match &settings.place {
-            Place::Ensemble(servers) if connect.servers.is_none() => {
+            Place::Ensemble(servers) if connect.get(Key::Servers).is_none() => {
                 run.extend(["--servers".to_owned(), servers.clone()])
             }
-            Place::Machine(home) if home.is_shared() && connect.machine.is_none() => {
+            Place::Machine(home) if home.is_shared() && connect.get(Key::Machine).is_none() => {
                 run.push(format!("--machine={}", utf8(home.dir())?));
             }
-            Place::Machine(home) if !home.is_shared() && connect.state_dir.is_none() => {
+            Place::Machine(home) if !home.is_shared() && connect.get(Key::StateDir).is_none() => {
                 run.extend(["--state-dir".to_owned(), utf8(home.dir())?]);
             }
             _ => {}

@@ -7,12 +7,12 @@ use lockkeeper::admin::LOCKS;
 use lockkeeper::embedded::ServerDir;
 use lockkeeper::{Builder, Error, LockPath};
 use lockkeeper_config::realms::Realms;
-use lockkeeper_config::settings::{Fault, Key, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
+use lockkeeper_config::settings::{Fault, Origin, RealmSetting, Setting, SettingsError, Sources, known_variables};
 use lockkeeper_session::ensemble::is_below;
 
 use lockkeeper_helix::routing::{FollowRouting, RoutingData};
 
-use crate::args::connect::ConnectArgs;
+use crate::args::connect::{ConnectArgs, SourceArgs};
 use crate::exit::{Code, Failure};
 use crate::output::Printer;
 use crate::place::{Place, realm};
@@ -46,7 +46,7 @@ impl Settings {
     }
 
     fn read_for(args: ConnectArgs, printer: &Printer, sets_list: bool) -> Result<Self, Failure> {
-        let create_chroot = args.create_chroot;
+        let create_chroot = args.sources.create_chroot;
         let (all, place) = Self::read_all(args, printer)?;
         let place = place?;
         let settings = Settings { place, all, create_chroot, printer: *printer };
@@ -297,57 +297,15 @@ fn warning(mistake: &Fault) -> Option<String> {
 
 /// Returns the sources of the settings of a command line.
 fn layers(args: ConnectArgs) -> Sources {
-    let ConnectArgs {
-        servers,
-        routing_servers,
-        state_dir,
-        machine,
-        session_timeout,
-        config,
-        properties,
-        tls_ca,
-        tls_cert,
-        tls_key,
-        auth_file,
-        acl,
-        strict,
-        ..
-    } = args;
     let mut sources = Sources::usual();
+    for (key, text) in args.typed() {
+        sources = sources.flag(key, key.flag().unwrap_or_default(), text.to_string_lossy());
+    }
+    let SourceArgs { config, properties, .. } = args.sources;
     if let Some(config) = config {
         sources = sources.config(config);
     }
-    for file in properties {
-        sources = sources.properties(file);
-    }
-    if let Some(servers) = servers {
-        sources = sources.flag(Key::Servers, "--servers", servers);
-    }
-    if let Some(servers) = routing_servers {
-        sources = sources.flag(Key::RoutingServers, "--routing-servers", servers);
-    }
-    for (key, flag, path) in [
-        (Key::StateDir, "--state-dir", state_dir),
-        (Key::Machine, "--machine", machine),
-        (Key::TlsCa, "--tls-ca", tls_ca),
-        (Key::TlsCert, "--tls-cert", tls_cert),
-        (Key::TlsKey, "--tls-key", tls_key),
-        (Key::AuthFile, "--auth-file", auth_file),
-    ] {
-        if let Some(path) = path {
-            sources = sources.flag(key, flag, path.to_string_lossy());
-        }
-    }
-    if let Some(timeout) = session_timeout {
-        sources = sources.flag(Key::SessionTimeout, "--session-timeout", lockkeeper_session::text::typed(timeout));
-    }
-    if let Some(acl) = acl {
-        sources = sources.flag(Key::Acl, "--acl", acl);
-    }
-    if strict {
-        sources = sources.flag(Key::Strict, "--strict", "true");
-    }
-    sources
+    properties.into_iter().fold(sources, Sources::properties)
 }
 
 impl From<SettingsError> for Failure {

@@ -35,6 +35,7 @@ mod keys;
 mod layers;
 mod properties;
 mod read;
+mod setting;
 mod tables;
 mod types;
 mod values;
@@ -52,15 +53,16 @@ use lockkeeper_helix::routing::RoutingData;
 pub use lockkeeper_jobs::Rule;
 use tracing::warn;
 
-pub use self::jobs::output_size;
-pub use self::keys::Key;
+pub use self::jobs::{IfUnreachable, JobSettings, output_size};
+pub use self::kafka::{KafkaProtocol, KafkaSettings};
+pub use self::keys::{Flag, Key, Row};
 use self::layers::{Given, Layers, Unit};
+pub use self::setting::{Setting, SettingEntry};
 use self::types::CONNECTION_RETRIES;
 pub use self::types::{
-    CONFIG_VARIABLE, ClassSettings, IfUnreachable, JobSettings, KafkaProtocol, KafkaSettings, PROPERTIES_VARIABLE,
-    RETRIES, RealmSetting, Setting, Settings, TlsSettings,
+    CONFIG_VARIABLE, ClassSettings, PROPERTIES_VARIABLE, RETRIES, RealmSetting, Settings, TlsSettings,
 };
-pub use self::values::SettingEntry;
+
 pub use self::variables::known_variables;
 use crate::realms::Realms;
 pub use crate::settings::error::{Fault, Origin, SettingsError};

@@ -1,45 +1,38 @@
-//! The options that name the place of the locks.
+//! The options that name the place of the locks, and what else the settings say.
+//!
+//! A setting whose row has a flag is an option of each verb.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::time::Duration;
 
-use super::values::{Completes, duration};
+use clap::builder::ValueHint;
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, value_parser};
+use lockkeeper_config::settings::{Flag, Key};
+
+use super::values::Completes;
+
+/// The heading of these options.
+const HEADING: &str = "Where the locks are";
 
 /// The place of the locks.
-#[derive(Clone, Debug, Default, clap::Args)]
-#[command(next_help_heading = "Where the locks are")]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConnectArgs {
-    /// Use these ZooKeeper servers, as zk1:2181,zk2:2181/chroot [env: LOCKKEEPER_SERVERS]
-    #[arg(long, value_name = "SERVERS")]
-    pub servers: Option<String>,
-    /// Take the realms from Helix's routing data on these ZooKeeper servers [env: LOCKKEEPER_ROUTING_SERVERS]
-    ///
-    /// They are those of its metadata store directory. Each command reads the data once, at its start.
-    #[arg(long, value_name = "SERVERS", hide_short_help = true, conflicts_with_all = ["servers", "machine"])]
-    pub routing_servers: Option<String>,
+    /// The settings that were typed.
+    typed: Vec<(Key, OsString)>,
+    /// Where they are read from.
+    pub sources: SourceArgs,
+}
+
+/// The files of the settings, and what is no setting.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = HEADING)]
+#[group(skip)]
+pub(crate) struct SourceArgs {
     /// Create the chroot of the servers, and the nodes above it, if it is missing
     ///
     /// Without this option, a missing chroot is an error (78): most often it is misspelt.
     #[arg(long, hide_short_help = true)]
     pub create_chroot: bool,
-    /// Keep the state of this user's own server in this directory [env: LOCKKEEPER_STATE_DIR]
-    ///
-    /// The server is used if no servers are set. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.
-    #[arg(long, value_name = "DIR")]
-    pub state_dir: Option<PathBuf>,
-    /// Use the server that all users of this machine share [env: LOCKKEEPER_MACHINE]
-    ///
-    /// It is a service: lockkeeper serve --machine. DIR is its directory, by default /var/lib/lockkeeper.
-    #[arg(long, hide_short_help = true, value_name = "DIR", num_args = 0..=1, require_equals = true)]
-    #[arg(default_missing_value = lockkeeper::embedded::MACHINE_DIR, conflicts_with_all = ["servers", "state_dir"])]
-    pub machine: Option<PathBuf>,
-    /// Ask for this session timeout: after a crash of this process, its locks are free this much later
-    /// [env: LOCKKEEPER_SESSION_TIMEOUT]
-    ///
-    /// If the servers are away for less than a third of it, the command runs on. The default is 30s, and 10s with this user's own
-    /// server. If the servers grant another timeout, run reports it.
-    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
-    pub session_timeout: Option<Duration>,
     /// Read settings from this TOML file, not from /etc/lockkeeper/config.toml and ~/.config/lockkeeper/config.toml
     /// [env: LOCKKEEPER_CONFIG]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
@@ -47,29 +40,80 @@ pub(crate) struct ConnectArgs {
     /// Read settings from this Contentserv properties file; may be repeated [env: LOCKKEEPER_PROPERTIES]
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     pub properties: Vec<PathBuf>,
-    /// Connect by TLS, and trust servers whose certificates lead to one of these (PEM) [env: LOCKKEEPER_TLS_CA]
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub tls_ca: Option<PathBuf>,
-    /// Send this certificate, with its chain, to the servers (PEM) [env: LOCKKEEPER_TLS_CERT]
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub tls_cert: Option<PathBuf>,
-    /// Use this key of the certificate (PEM) [env: LOCKKEEPER_TLS_KEY]
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub tls_key: Option<PathBuf>,
-    /// Authenticate with the lines of this file, such as digest USER:PASSWORD or sasl USER PASSWORD
-    /// [env: LOCKKEEPER_AUTH_FILE]
-    ///
-    /// A file that every user may read is refused. Servers of this machine need no credentials, and refuse the option.
-    #[arg(long, value_name = "FILE", hide_short_help = true)]
-    pub auth_file: Option<PathBuf>,
-    /// Create the nodes of locks with this access list: open, creator-all, creator-all-world-read, or entries SCHEME:ID:PERMS
-    /// [env: LOCKKEEPER_ACL]
-    ///
-    /// The default is open. Servers of this machine refuse the option. PERMS are letters of cdrwa: create, delete, read, write, administrate. Commas separate entries.
-    #[arg(long, value_name = "LIST", hide_short_help = true)]
-    #[arg(add = Completes::Words(&["open", "creator-all", "creator-all-world-read"]))]
-    pub acl: Option<String>,
-    /// Treat unknown zookeeper.* keys and unknown variables as errors, not as warnings [env: LOCKKEEPER_STRICT]
-    #[arg(long, hide_short_help = true)]
-    pub strict: bool,
+}
+
+impl ConnectArgs {
+    /// Returns what was typed for a setting.
+    pub(crate) fn get(&self, key: Key) -> Option<&OsStr> {
+        self.typed.iter().find(|(typed, _)| *typed == key).map(|(_, value)| value.as_os_str())
+    }
+
+    /// Returns all that was typed.
+    pub(crate) fn typed(&self) -> impl Iterator<Item = (Key, &OsStr)> {
+        self.typed.iter().map(|(key, value)| (*key, value.as_os_str()))
+    }
+
+    /// The same as if this was typed too.
+    #[must_use]
+    pub(crate) fn with(mut self, key: Key, value: impl Into<OsString>) -> Self {
+        self.typed.push((key, value.into()));
+        self
+    }
+}
+
+/// Returns the settings that have a flag.
+fn flags() -> impl Iterator<Item = (Key, Flag)> {
+    Key::ALL.iter().filter_map(|key| Some((*key, key.row().flag?)))
+}
+
+/// Returns the option of a setting; its id is the name of the setting.
+fn option(key: Key, flag: Flag) -> Arg {
+    let help = format!("{} [env: {}]", flag.help, key.variable());
+    let option = Arg::new(key.name()).long(flag.name.trim_start_matches('-')).help(&help);
+    let option = option.help_heading(HEADING).hide_short_help(flag.hidden);
+    let option = if flag.more.is_empty() { option } else { option.long_help(format!("{help}\n\n{}", flag.more)) };
+    if key == Key::Strict {
+        return option.action(ArgAction::SetTrue);
+    }
+    let option = option.value_name(key.row().value).value_parser(value_parser!(OsString));
+    let option = match key.row().value {
+        "FILE" | "DIR" => option.value_hint(ValueHint::AnyPath),
+        _ => option,
+    };
+    match key {
+        Key::RoutingServers => option.conflicts_with_all([Key::Servers, Key::Machine].map(Key::name)),
+        Key::Machine => option
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value(lockkeeper::embedded::MACHINE_DIR)
+            .conflicts_with_all([Key::Servers, Key::StateDir].map(Key::name)),
+        Key::Acl => option.add(Completes::Words(&["open", "creator-all", "creator-all-world-read"])),
+        _ => option,
+    }
+}
+
+impl clap::Args for ConnectArgs {
+    fn augment_args(command: Command) -> Command {
+        SourceArgs::augment_args(command.args(flags().map(|(key, flag)| option(key, flag))))
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ConnectArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let value = |key: Key| match key {
+            Key::Strict => matches.get_flag(key.name()).then(|| OsString::from("true")),
+            key => matches.get_one::<OsString>(key.name()).cloned(),
+        };
+        let typed = flags().filter_map(|(key, _)| Some((key, value(key)?))).collect();
+        Ok(ConnectArgs { typed, sources: SourceArgs::from_arg_matches(matches)? })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = ConnectArgs::from_arg_matches(matches)?;
+        Ok(())
+    }
 }

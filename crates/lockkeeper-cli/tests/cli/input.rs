@@ -24,7 +24,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
         (&["run", "a", "--conflict-exit-code", "300", "--", "true"], "300"),
         (
             &["run", "a", "--session-timeout", "0ms", "--", "true"],
-            "--session-timeout: 0s is out of range; choose one from 1ms",
+            "--session-timeout: 0ms is out of range; choose one from 1ms",
         ),
         (&["run", "", "--", "touch", "ran"], "must not be empty"),
         (&["run", "/", "--", "touch", "ran"], "is the root of all nodes"),

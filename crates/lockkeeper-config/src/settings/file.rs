@@ -48,9 +48,9 @@ impl File<'_> {
         for (key, value) in entries {
             let written = format!("{before}{}", key.get_ref());
             let origin = at(self.path, self.line(key.span().start));
-            let known = Key::ALL.into_iter().find(|key| key.name() == written);
+            let known = Key::ALL.iter().copied().find(|key| key.name() == written);
             let opens = format!("{written}.");
-            let is_table = before.is_empty() && Key::ALL.into_iter().any(|key| key.name().starts_with(&opens));
+            let is_table = before.is_empty() && Key::ALL.iter().copied().any(|key| key.name().starts_with(&opens));
             let place = |offset| at(self.path, self.line(offset));
             match (known, value.get_ref()) {
                 (None, DeValue::Table(inner)) if written == tables::REALMS => tables::realms(inner, place, layers),
@@ -66,7 +66,7 @@ impl File<'_> {
                 }
                 (None, _) => {
                     let fault = Fault::new(origin, &written, "there is no such key");
-                    layers.faults.push(match meant(&written, Key::ALL.map(Key::name)) {
+                    layers.faults.push(match meant(&written, Key::ALL.iter().copied().map(Key::name)) {
                         Some(meant) => fault.remedy(format!("did you mean {meant}?")),
                         None => fault,
                     });

@@ -1,5 +1,7 @@
 //! The settings of jobs: what a fleet has in common. The schedule of a job is not a setting.
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper_jobs::records::{DEFAULT_RUNS, MAX_OUTPUT_BYTES, MAX_RUNS, MAX_SLOTS_BACK};
@@ -7,8 +9,8 @@ use lockkeeper_jobs::{Rule, RuleError};
 
 use super::keys::Key;
 use super::layers::{Given, Layers};
-use super::read::{Wrong, duration, take};
-use super::types::{IfUnreachable, JobSettings};
+use super::read::{Shown, Wrong, duration, take};
+use super::setting::Setting;
 
 /// The times after which a job can be late.
 const LATE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10 * 366 * 24 * 3600));
@@ -26,6 +28,68 @@ pub fn output_size(text: &str) -> Result<usize, String> {
     let size = digits.parse::<usize>().ok().and_then(|size| size.checked_mul(unit));
     size.filter(|size| *size <= MAX_OUTPUT_BYTES)
         .ok_or_else(|| format!("write a size of at most {MAX_OUTPUT_BYTES} bytes, such as 4k, or 0 for none"))
+}
+
+/// The settings of jobs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobSettings {
+    /// The time zone of the calendar.
+    pub time_zone: Setting<String>,
+    /// What follows a run that failed.
+    pub on_failure: Setting<Rule>,
+    /// What follows a run whose host crashed.
+    pub on_crash: Setting<Rule>,
+    /// How many missed slots are run.
+    pub catch_up: Setting<u32>,
+    /// What happens to a job while no server is reachable.
+    pub if_unreachable: Setting<IfUnreachable>,
+    /// How many bytes of the command's standard error are kept; 0 means none.
+    pub keep_output: Setting<usize>,
+    /// How many runs are kept.
+    pub keep_runs: Setting<u32>,
+    /// How long after its last success a job is late; `None` means that its schedule says it.
+    pub late: Setting<Option<Duration>>,
+}
+
+/// What happens to a job while no server is reachable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum IfUnreachable {
+    /// The command does not run.
+    #[default]
+    Skip,
+    /// The command runs without the lock.
+    Run,
+    /// The job waits for the servers.
+    Wait,
+}
+
+/// `skip`, `run`, `wait`
+impl fmt::Display for IfUnreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IfUnreachable::Skip => "skip",
+            IfUnreachable::Run => "run",
+            IfUnreachable::Wait => "wait",
+        })
+    }
+}
+
+impl Shown for IfUnreachable {
+    fn shown(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
+
+impl FromStr for IfUnreachable {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [IfUnreachable::Skip, IfUnreachable::Run, IfUnreachable::Wait];
+        let found = all.into_iter().find(|what| what.to_string() == text);
+        found.ok_or_else(|| "write skip, run or wait".to_owned())
+    }
 }
 
 /// Reads the settings of jobs from the layers.

@@ -1,12 +1,81 @@
 //! The settings of Kafka: how the brokers of dead letters are reached.
 
+use std::fmt;
+use std::path::PathBuf;
+
 use super::keys::Key;
 use super::layers::{Given, Layers};
-use super::read::{Wrong, absolute, take};
-use super::types::{KafkaProtocol, KafkaSettings};
+use super::read::{Shown, Wrong, absolute, take};
+use super::setting::Setting;
 
 /// The mechanisms of a login.
 const MECHANISMS: [&str; 3] = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"];
+
+/// How the Kafka brokers of dead letters are reached. The settings fit together: a login has a mechanism, a user and a password file,
+/// and only TLS has files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KafkaSettings {
+    /// Whether there is TLS, and a login.
+    pub security_protocol: Setting<KafkaProtocol>,
+    /// The trusted certificate authorities, in PEM; `None` means those of this machine.
+    pub ca: Setting<Option<PathBuf>>,
+    /// The client certificate, in PEM.
+    pub cert: Setting<Option<PathBuf>>,
+    /// Its key, in PEM.
+    pub key: Setting<Option<PathBuf>>,
+    /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
+    pub sasl_mechanism: Setting<Option<String>>,
+    /// The user of the login.
+    pub user: Setting<Option<String>>,
+    /// The file with the password.
+    pub password_file: Setting<Option<PathBuf>>,
+}
+
+/// Kafka's `security.protocol`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum KafkaProtocol {
+    /// Neither TLS nor a login.
+    #[default]
+    Plaintext,
+    /// TLS.
+    Ssl,
+    /// A login without TLS.
+    SaslPlaintext,
+    /// TLS and a login.
+    SaslSsl,
+}
+
+impl KafkaProtocol {
+    /// Returns whether connections are encrypted.
+    pub const fn has_tls(self) -> bool {
+        matches!(self, KafkaProtocol::Ssl | KafkaProtocol::SaslSsl)
+    }
+
+    /// Returns whether there is a login.
+    pub const fn has_login(self) -> bool {
+        matches!(self, KafkaProtocol::SaslPlaintext | KafkaProtocol::SaslSsl)
+    }
+}
+
+/// Kafka's names in small letters, such as `sasl_ssl`.
+impl fmt::Display for KafkaProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            KafkaProtocol::Plaintext => "plaintext",
+            KafkaProtocol::Ssl => "ssl",
+            KafkaProtocol::SaslPlaintext => "sasl_plaintext",
+            KafkaProtocol::SaslSsl => "sasl_ssl",
+        })
+    }
+}
+
+impl Shown for KafkaProtocol {
+    fn shown(&self) -> Option<String> {
+        Some(self.to_string())
+    }
+}
 
 /// Reads the settings of Kafka, and checks them against each other.
 pub(super) fn kafka(layers: &mut Layers) -> KafkaSettings {

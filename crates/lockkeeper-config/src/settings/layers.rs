@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::keys::Key;
-use super::{RealmSetting, Setting};
+use super::setting::{Setting, SettingEntry};
+use super::types::RealmSetting;
 use crate::settings::error::{Fault, Origin};
 use lockkeeper_helix::TransferRule;
 
@@ -42,6 +43,8 @@ pub(super) struct Layers {
     pub(super) realms: Vec<Setting<RealmSetting>>,
     pub(super) transfers: Vec<Setting<TransferRule>>,
     pub(super) faults: Vec<Fault>,
+    /// The values that were read, for display.
+    pub(super) entries: Vec<SettingEntry>,
     /// Probable mistakes, which are errors only in strict mode.
     pub(super) warnings: Vec<Fault>,
 }

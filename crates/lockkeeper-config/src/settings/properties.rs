@@ -27,8 +27,8 @@ pub(super) fn read(path: &Path, layers: &mut Layers) {
                 return layers.faults.push(fault.remedy("write \\u00e4, or \\\\ for a backslash"));
             }
         };
-        let known = Key::ALL.into_iter().find(|key| key.property() == Some(&written));
-        let properties = Key::ALL.into_iter().filter_map(Key::property);
+        let known = Key::ALL.iter().copied().find(|key| key.property() == Some(&written));
+        let properties = Key::ALL.iter().copied().filter_map(Key::property);
         match (known, meant(&written, properties)) {
             (Some(key), _) => {
                 if let Some(before) = seen.insert(written.clone(), number) {

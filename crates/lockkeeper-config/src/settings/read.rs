@@ -3,32 +3,72 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lockkeeper::Class;
+use lockkeeper::acl::LockAcl;
+use lockkeeper_jobs::Rule;
 use lockkeeper_session::text::typed;
 
 use super::keys::Key;
 use super::layers::{Given, Layers, Unit};
-use super::types::Setting;
+use super::setting::{Setting, SettingEntry};
 use crate::settings::error::Origin;
 
 /// The problem of an invalid value, and the remedy.
 pub(super) type Wrong = (String, String);
 
 /// The last value of a key; every value that cannot be read is a mistake.
-pub(super) fn take<T>(
+pub(super) fn take<T: Shown>(
     layers: &mut Layers,
     key: Key,
     default: T,
     read: impl Fn(&Given) -> Result<T, Wrong>,
 ) -> Setting<T> {
     let mut setting = Setting { value: default, origin: Origin::Default };
-    let Layers { given, faults, .. } = layers;
+    let Layers { given, faults, entries, .. } = layers;
     for given in given.iter().filter(|given| given.key == key) {
         match read(given) {
             Ok(value) => setting = Setting { value, origin: given.origin.clone() },
             Err((problem, remedy)) => faults.push(given.fault(problem).remedy(remedy)),
         }
     }
+    entries.push(SettingEntry { key, value: setting.value.shown(), origin: setting.origin.clone() });
     setting
+}
+
+/// A value as Lockkeeper's own files write it; `None` if it is not set.
+pub(super) trait Shown {
+    fn shown(&self) -> Option<String>;
+}
+
+/// Shows values by their `Display`.
+macro_rules! shown {
+    ($($value:ty),+) => {
+        $(impl Shown for $value {
+            fn shown(&self) -> Option<String> {
+                Some(self.to_string())
+            }
+        })+
+    };
+}
+
+shown!(String, bool, u32, usize, Class, LockAcl, Rule);
+
+impl Shown for Duration {
+    fn shown(&self) -> Option<String> {
+        Some(typed(*self))
+    }
+}
+
+impl Shown for PathBuf {
+    fn shown(&self) -> Option<String> {
+        Some(self.display().to_string())
+    }
+}
+
+impl<T: Shown> Shown for Option<T> {
+    fn shown(&self) -> Option<String> {
+        self.as_ref()?.shown()
+    }
 }
 
 /// Reads a time within these bounds.

@@ -1,16 +1,16 @@
 //! The settings as values, each with its origin.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use lockkeeper::Class;
 use lockkeeper::acl::LockAcl;
 use lockkeeper_helix::TransferRule;
-use lockkeeper_jobs::Rule;
 
-use crate::settings::error::{Fault, Origin};
+use super::jobs::JobSettings;
+use super::kafka::KafkaSettings;
+use super::setting::{Setting, SettingEntry};
+use crate::settings::error::Fault;
 
 /// The variable that names the TOML file, as [`Sources::config`](super::Sources::config) does.
 pub const CONFIG_VARIABLE: &str = "LOCKKEEPER_CONFIG";
@@ -24,23 +24,6 @@ pub const RETRIES: u32 = 3;
 
 /// How often a connection is retried if only the pause is set.
 pub(super) const CONNECTION_RETRIES: u32 = 5;
-
-/// A value and its origin.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Setting<T> {
-    /// The value.
-    pub value: T,
-    /// The origin.
-    pub origin: Origin,
-}
-
-impl<T> Setting<T> {
-    /// Returns whether it was set, so that it is not the default.
-    pub fn is_given(&self) -> bool {
-        self.origin != Origin::Default
-    }
-}
 
 /// All settings, read and checked. Reading them sends nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +76,15 @@ pub struct Settings {
     /// The rules of the tables `[[transfer]]`, by which leased locks are taken without asking, in the order in which
     /// they are tried.
     pub transfers: Vec<Setting<TransferRule>>,
+    pub(super) entries: Vec<SettingEntry>,
     pub(super) warnings: Vec<Fault>,
+}
+
+impl Settings {
+    /// Returns all settings with their origins, in the order of [`Key::ALL`](super::Key::ALL).
+    pub fn entries(&self) -> &[SettingEntry] {
+        &self.entries
+    }
 }
 
 /// The settings of one class.
@@ -104,66 +95,6 @@ pub struct ClassSettings {
     pub prefix: Setting<Class>,
     /// How long a request waits; `None` means no limit.
     pub timeout: Setting<Option<Duration>>,
-}
-
-/// How the Kafka brokers of dead letters are reached. The settings fit together: a login has a mechanism, a user and a password file,
-/// and only TLS has files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KafkaSettings {
-    /// Whether there is TLS, and a login.
-    pub security_protocol: Setting<KafkaProtocol>,
-    /// The trusted certificate authorities, in PEM; `None` means those of this machine.
-    pub ca: Setting<Option<PathBuf>>,
-    /// The client certificate, in PEM.
-    pub cert: Setting<Option<PathBuf>>,
-    /// Its key, in PEM.
-    pub key: Setting<Option<PathBuf>>,
-    /// `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`.
-    pub sasl_mechanism: Setting<Option<String>>,
-    /// The user of the login.
-    pub user: Setting<Option<String>>,
-    /// The file with the password.
-    pub password_file: Setting<Option<PathBuf>>,
-}
-
-/// Kafka's `security.protocol`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum KafkaProtocol {
-    /// Neither TLS nor a login.
-    #[default]
-    Plaintext,
-    /// TLS.
-    Ssl,
-    /// A login without TLS.
-    SaslPlaintext,
-    /// TLS and a login.
-    SaslSsl,
-}
-
-impl KafkaProtocol {
-    /// Returns whether connections are encrypted.
-    pub const fn has_tls(self) -> bool {
-        matches!(self, KafkaProtocol::Ssl | KafkaProtocol::SaslSsl)
-    }
-
-    /// Returns whether there is a login.
-    pub const fn has_login(self) -> bool {
-        matches!(self, KafkaProtocol::SaslPlaintext | KafkaProtocol::SaslSsl)
-    }
-}
-
-/// Kafka's names in small letters, such as `sasl_ssl`.
-impl fmt::Display for KafkaProtocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            KafkaProtocol::Plaintext => "plaintext",
-            KafkaProtocol::Ssl => "ssl",
-            KafkaProtocol::SaslPlaintext => "sasl_plaintext",
-            KafkaProtocol::SaslSsl => "sasl_ssl",
-        })
-    }
 }
 
 /// The files for TLS, all in PEM. Without certificate authorities, connections are not encrypted.
@@ -186,60 +117,4 @@ pub struct RealmSetting {
     pub prefix: String,
     /// The connect string.
     pub servers: String,
-}
-
-/// The settings of jobs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct JobSettings {
-    /// The time zone of the calendar.
-    pub time_zone: Setting<String>,
-    /// What follows a run that failed.
-    pub on_failure: Setting<Rule>,
-    /// What follows a run whose host crashed.
-    pub on_crash: Setting<Rule>,
-    /// How many missed slots are run.
-    pub catch_up: Setting<u32>,
-    /// What happens to a job while no server is reachable.
-    pub if_unreachable: Setting<IfUnreachable>,
-    /// How many bytes of the command's standard error are kept; 0 means none.
-    pub keep_output: Setting<usize>,
-    /// How many runs are kept.
-    pub keep_runs: Setting<u32>,
-    /// How long after its last success a job is late; `None` means that its schedule says it.
-    pub late: Setting<Option<Duration>>,
-}
-
-/// What happens to a job while no server is reachable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum IfUnreachable {
-    /// The command does not run.
-    #[default]
-    Skip,
-    /// The command runs without the lock.
-    Run,
-    /// The job waits for the servers.
-    Wait,
-}
-
-/// `skip`, `run`, `wait`
-impl fmt::Display for IfUnreachable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            IfUnreachable::Skip => "skip",
-            IfUnreachable::Run => "run",
-            IfUnreachable::Wait => "wait",
-        })
-    }
-}
-
-impl FromStr for IfUnreachable {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = [IfUnreachable::Skip, IfUnreachable::Run, IfUnreachable::Wait];
-        let found = all.into_iter().find(|what| what.to_string() == text);
-        found.ok_or_else(|| "write skip, run or wait".to_owned())
-    }
 }

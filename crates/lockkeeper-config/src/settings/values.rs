@@ -1,20 +1,18 @@
 //! Interprets the layers: each value is read, bounded, and checked against the others.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use lockkeeper::acl::{AclError, LockAcl};
 use lockkeeper::{Builder, Class};
 use lockkeeper_contentserv::TASK_TIMEOUT;
 use lockkeeper_session::ensemble::check_servers;
-use lockkeeper_session::text::typed;
 
 use super::jobs::jobs;
 use super::kafka::kafka;
 use super::keys::Key;
 use super::layers::{Given, Layers};
 use super::read::{Wrong, absolute, duration, take};
-use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Setting, Settings, TlsSettings};
+use super::types::{CONNECTION_RETRIES, ClassSettings, RETRIES, Settings, TlsSettings};
 use crate::settings::error::{Fault, Origin, SettingsError};
 
 /// Below the minimum, an ordinary delay of a machine looks like a crash.
@@ -25,18 +23,6 @@ const TASK_TIMEOUTS: (Duration, Duration) = (Duration::from_millis(1), Duration:
 const DELAYS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(3600));
 
 const MOST_TRIES: u32 = 1_000_000;
-
-/// One setting for display.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct SettingEntry {
-    /// The setting.
-    pub key: Key,
-    /// Its value as Lockkeeper's own files write it; `None` if it is not set and has no default.
-    pub value: Option<String>,
-    /// The origin.
-    pub origin: Origin,
-}
 
 /// Reads the settings from the layers. `contentserv` selects its defaults.
 pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings, SettingsError> {
@@ -86,12 +72,15 @@ pub(super) fn settings(mut layers: Layers, contentserv: bool) -> Result<Settings
         strict: take(l, Key::Strict, false, flag),
         realms: std::mem::take(&mut l.realms),
         transfers: std::mem::take(&mut l.transfers),
+        entries: Vec::new(),
         warnings: Vec::new(),
     };
     differ(&settings, &mut layers);
     belong_together(&settings.tls, &mut layers);
     one_place(&settings, &mut layers);
-    let Layers { mut faults, warnings, .. } = layers;
+    let Layers { mut faults, warnings, mut entries, .. } = layers;
+    entries.sort_by_key(|entry| entry.key as usize);
+    settings.entries = entries;
     if settings.strict.value {
         faults.extend(warnings);
     } else {
@@ -205,64 +194,6 @@ fn dead_letter(given: &Given) -> Result<String, Wrong> {
         }
         _ if text.is_empty() => Err(("is empty".to_owned(), remedy())),
         _ => Ok(text.clone()),
-    }
-}
-
-impl Settings {
-    /// Returns all settings with their origins, in a fixed order.
-    pub fn entries(&self) -> Vec<SettingEntry> {
-        fn entry<T>(key: Key, setting: &Setting<T>, show: impl Fn(&T) -> Option<String>) -> SettingEntry {
-            SettingEntry { key, value: show(&setting.value), origin: setting.origin.clone() }
-        }
-        let time = |time: &Duration| Some(typed(*time));
-        let wait = |wait: &Option<Duration>| wait.as_ref().and_then(time);
-        let number = |number: &u32| Some(number.to_string());
-        let letters = |class: &Class| Some(class.to_string());
-        let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-        let text = |text: &Option<String>| text.clone();
-        let Settings { foreground, background, kafka, jobs, .. } = self;
-        Key::ALL
-            .into_iter()
-            .map(|key| match key {
-                Key::Servers => entry(key, &self.servers, Clone::clone),
-                Key::RoutingServers => entry(key, &self.routing_servers, Clone::clone),
-                Key::SessionTimeout => entry(key, &self.session_timeout, time),
-                Key::ConnectionRetry => entry(key, &self.connection_retry, |retry| retry.as_ref().and_then(number)),
-                Key::ConnectionDelay => entry(key, &self.connection_delay, time),
-                Key::ForegroundPrefix => entry(key, &foreground.prefix, letters),
-                Key::ForegroundTimeout => entry(key, &foreground.timeout, wait),
-                Key::BackgroundPrefix => entry(key, &background.prefix, letters),
-                Key::BackgroundTimeout => entry(key, &background.timeout, wait),
-                Key::MonitorContainer => entry(key, &self.monitor_container, |container| Some(container.to_string())),
-                Key::Retries => entry(key, &self.retries, number),
-                Key::RetryDelay => entry(key, &self.retry_delay, time),
-                Key::DeadLetter => entry(key, &self.dead_letter, Clone::clone),
-                Key::KafkaSecurityProtocol => entry(key, &kafka.security_protocol, |how| Some(how.to_string())),
-                Key::KafkaCa => entry(key, &kafka.ca, path),
-                Key::KafkaCert => entry(key, &kafka.cert, path),
-                Key::KafkaKey => entry(key, &kafka.key, path),
-                Key::KafkaSaslMechanism => entry(key, &kafka.sasl_mechanism, text),
-                Key::KafkaUser => entry(key, &kafka.user, text),
-                Key::KafkaPasswordFile => entry(key, &kafka.password_file, path),
-                Key::JobsTimeZone => entry(key, &jobs.time_zone, |zone| Some(zone.clone())),
-                Key::JobsOnFailure => entry(key, &jobs.on_failure, |rule| Some(rule.to_string())),
-                Key::JobsOnCrash => entry(key, &jobs.on_crash, |rule| Some(rule.to_string())),
-                Key::JobsCatchUp => entry(key, &jobs.catch_up, number),
-                Key::JobsIfUnreachable => entry(key, &jobs.if_unreachable, |what| Some(what.to_string())),
-                Key::JobsKeepOutput => entry(key, &jobs.keep_output, |size| Some(size.to_string())),
-                Key::JobsKeepRuns => entry(key, &jobs.keep_runs, number),
-                Key::JobsLate => entry(key, &jobs.late, wait),
-                Key::TlsCa => entry(key, &self.tls.ca, path),
-                Key::TlsCert => entry(key, &self.tls.cert, path),
-                Key::TlsKey => entry(key, &self.tls.key, path),
-                Key::AuthFile => entry(key, &self.auth_file, path),
-                Key::Acl => entry(key, &self.acl, |acl| Some(acl.to_string())),
-                Key::StateDir => entry(key, &self.state_dir, path),
-                Key::Machine => entry(key, &self.machine, path),
-                Key::History => entry(key, &self.history, |history| Some(history.to_string())),
-                Key::Strict => entry(key, &self.strict, |strict| Some(strict.to_string())),
-            })
-            .collect()
     }
 }
 

@@ -33,7 +33,7 @@ pub(super) fn read(mut variables: Vec<(String, String)>, layers: &mut Layers) {
     for (name, text) in variables.into_iter().filter(|(_, text)| !text.is_empty()) {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let origin = Origin::Variable(name.clone());
-        if let Some(key) = Key::ALL.into_iter().find(|key| key.variable() == name) {
+        if let Some(key) = Key::ALL.iter().copied().find(|key| key.variable() == name) {
             layers.given.push(Given { key, written: name, text, unit: Unit::Written, origin });
         } else if !OTHERS.contains(&name.as_str()) && !is_of_kubernetes(rest) {
             let fault = Fault::new(origin, &name, "there is no such variable, so it has no effect");

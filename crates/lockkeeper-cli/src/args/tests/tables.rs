@@ -219,58 +219,17 @@ fn variables(list: &[(&str, &str)]) -> String {
     format!("| variable | is |\n|---|---|\n{}", rows.collect::<String>())
 }
 
-/// What each setting is if no layer has it: alone, and with a properties file.
-const DEFAULTS: [(Key, &str, &str); 37] = [
-    (Key::Servers, "none: this user's server", "`localhost:2181`"),
-    (Key::RoutingServers, "none", ""),
-    (Key::SessionTimeout, "`30s`; `10s` with this user's own server", "5000"),
-    (
-        Key::ConnectionRetry,
-        "tries for 10 s; while waiting in a queue, as long as the session may live, then on in a new one",
-        "5",
-    ),
-    (Key::ConnectionDelay, "`1s`", "1000"),
-    (Key::ForegroundPrefix, "`A`", "`A`"),
-    (Key::ForegroundTimeout, "waits", "2000"),
-    (Key::BackgroundPrefix, "`B`", "`B`"),
-    (Key::BackgroundTimeout, "waits", "2000"),
-    (Key::MonitorContainer, "false", "false"),
-    (Key::Retries, "0", "3"),
-    (Key::RetryDelay, "`1s`", "`1s`"),
-    (Key::DeadLetter, "none", "none"),
-    (Key::KafkaSecurityProtocol, "`plaintext`", "`plaintext`"),
-    (Key::KafkaCa, "with TLS: this machine's authorities", ""),
-    (Key::KafkaCert, "none", ""),
-    (Key::KafkaKey, "none", ""),
-    (Key::KafkaSaslMechanism, "none", ""),
-    (Key::KafkaUser, "none", ""),
-    (Key::KafkaPasswordFile, "none", ""),
-    (Key::JobsTimeZone, "`UTC`", "`UTC`"),
-    (Key::JobsOnFailure, "`next`", "`next`"),
-    (Key::JobsOnCrash, "`next`", "`next`"),
-    (Key::JobsCatchUp, "0", "0"),
-    (Key::JobsIfUnreachable, "`skip`", "`skip`"),
-    (Key::JobsKeepOutput, "0: none", "0"),
-    (Key::JobsKeepRuns, "100", "100"),
-    (Key::JobsLate, "none: a whole slot without a run", "none"),
-    (Key::TlsCa, "none: plain TCP", ""),
-    (Key::TlsCert, "none", ""),
-    (Key::TlsKey, "none", ""),
-    (Key::AuthFile, "none", ""),
-    (Key::Acl, "`open`", ""),
-    (Key::StateDir, "[see above](#this-users-server)", ""),
-    (Key::Machine, "none: this user's own server", ""),
-    (Key::History, "true", "true"),
-    (Key::Strict, "false", "false"),
-];
-
 fn settings() -> String {
-    let mut table = "| key | property | default | with a properties file |\n|---|---|---|---|\n".to_owned();
-    for (key, (listed, alone, properties)) in Key::ALL.into_iter().zip(DEFAULTS) {
-        assert_eq!(key, listed);
+    let mut table =
+        "| key | is | counts in | property | default | with a properties file |\n|---|---|---|---|---|---|\n"
+            .to_owned();
+    for key in Key::ALL {
+        let row = key.row();
         let text = |text: &str| if text.is_empty() { String::new() } else { format!("{text} ") };
         let property = key.property().map_or_else(String::new, |name| format!("`{name}` "));
-        _ = writeln!(table, "| `{}` | {property}| {}| {}|", key.name(), text(alone), text(properties));
+        let is = cell(key.is().trim_end_matches('.'));
+        let (alone, properties) = (text(row.default), text(row.contentserv));
+        _ = writeln!(table, "| `{}` | {is} | {} | {property}| {alone}| {properties}|", key.name(), cell(row.counts));
     }
     table
 }

@@ -43,7 +43,7 @@ impl Verb for ConfigArgs {
 
 /// Prints the settings; returns the exit status.
 async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Failure> {
-    let create_chroot = args.common.connect.create_chroot;
+    let create_chroot = args.common.connect.sources.create_chroot;
     let (all, place) = Settings::read_all(args.common.connect, printer)?;
     // Only a session needs a place.
     let place = if args.connect { Ok(place?) } else { place };
@@ -83,9 +83,9 @@ async fn config(args: ConfigArgs, printer: &Printer) -> Result<u8, Failure> {
         (false, true) => ", not used: this machine's server was chosen",
         (false, false) => "",
     };
-    let width = Key::ALL.into_iter().map(|key| key.name().len()).max().unwrap_or_default();
+    let width = Key::ALL.iter().map(|key| key.name().len()).max().unwrap_or_default();
     let mut text = String::new();
-    for entry in &entries {
+    for entry in entries {
         let value = entry.value.clone().unwrap_or_else(|| match entry.key {
             Key::Servers if has_realms && all.routing_directory().is_some() => {
                 "none: the realms of the routing data are used".to_owned()

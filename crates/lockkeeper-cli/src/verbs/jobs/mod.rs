@@ -14,6 +14,7 @@ use jiff::tz::TimeZone;
 use lockkeeper::embedded::ServerDir;
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
+use lockkeeper_config::settings::Key;
 use lockkeeper_history::History;
 use lockkeeper_jobs::{
     Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule, server_now_ms,
@@ -420,7 +421,10 @@ fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
     for (number, note) in &made.notes {
         printer.note(&format!("line {number}: {note}"));
     }
-    if args.connect.servers.is_none() && made.jobs > 0 && crate::settings::variable("LOCKKEEPER_SERVERS").is_none() {
+    if args.connect.get(Key::Servers).is_none()
+        && made.jobs > 0
+        && crate::settings::variable("LOCKKEEPER_SERVERS").is_none()
+    {
         printer.note("without --servers, the jobs run once per user and machine, not once on all machines");
     }
     Ok(if made.left > 0 { Code::NoSuchLock as u8 } else { 0 })

@@ -5,6 +5,7 @@ pub(crate) mod args;
 use std::path::{Path, PathBuf};
 
 use lockkeeper::embedded::{RunningServer, ServerDir, server_config};
+use lockkeeper_config::settings::Key;
 use lockkeeper_server::{Accounts, Secret, Server, Storage, Tls, raise_descriptor_limit};
 use lockkeeper_session::process::read_credentials;
 
@@ -142,7 +143,7 @@ impl Served {
 
 /// Returns the directory of this user's own server.
 fn own_dir(state_dir: Option<PathBuf>, printer: &Printer) -> Result<PathBuf, Failure> {
-    let connect = ConnectArgs { state_dir, ..ConnectArgs::default() };
+    let connect = state_dir.into_iter().fold(ConnectArgs::default(), |args, dir| args.with(Key::StateDir, dir));
     let dir = settings::state_dir(&Settings::read(connect, printer)?.all)?;
     ServerDir::new(&dir).check()?;
     Ok(dir)
