@@ -377,7 +377,7 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         let home = Home::new();
         let mut screen = Screen::start(&home, "bash", &["--norc", "-i"]);
         screen.expect("ready> ");
-        let run = "$lockkeeper run a b --session-timeout 3s -- sh -c 'echo up; read x; touch ran'\n";
+        let run = "$lockkeeper run a b --session-timeout 6s -- sh -c 'echo up; read x; touch ran'\n";
         screen.press(run.as_bytes());
         screen.expect("up\r\n");
         screen.press(SUSPEND);
