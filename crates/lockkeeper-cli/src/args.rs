@@ -40,7 +40,7 @@ pub(crate) fn parse() -> Result<Args, ExitCode> {
         let json = before_command(&words).iter().any(|word| word == "--json");
         Printer::new(json).failure(failure);
         crate::streams::flush();
-        Err(ExitCode::from(failure.code as u8))
+        Err(ExitCode::from(failure.code.status()))
     };
     if let Some(failure) = directory_of_machine(&words) {
         return refuse(&failure);

@@ -145,7 +145,7 @@ pub(crate) async fn stop(home: &ServerDir, kill: bool) -> Result<Option<Stopped>
         None => None,
     };
     let file = home.dir().join("data").join("lock");
-    let failed = |error| Failure::new(Code::CannotServe, format!("cannot lock {}: {error}", file.display()));
+    let failed = |error| Failure::new(Code::Internal, format!("cannot lock {}: {error}", file.display()));
     let no_link = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();
     let lock = match OpenOptions::new().read(true).custom_flags(no_link).open(&file) {
         Err(error) if error.kind() == ErrorKind::NotFound => match server {
@@ -171,7 +171,7 @@ pub(crate) async fn stop(home: &ServerDir, kill: bool) -> Result<Option<Stopped>
         Err(_) => {
             let message =
                 format!("{} is still in use {ENDING:?} after its server got the signal to stop", file.display());
-            Err(Failure::new(Code::CannotServe, message)
+            Err(Failure::new(Code::Internal, message)
                 .advise("kill the server", Suggested::new(["server", "stop", "--force"])))
         }
     }
@@ -182,7 +182,7 @@ pub(crate) async fn stop(home: &ServerDir, kill: bool) -> Result<Option<Stopped>
 async fn stop_unlocked(server: Pid, file: &Path, kill: bool, since: Instant) -> Result<Stopped, Failure> {
     let failed = |error: std::io::Error| {
         Failure::new(
-            Code::CannotServe,
+            Code::Internal,
             format!("cannot wait for the end of the server without {}: {error}", file.display()),
         )
     };
@@ -191,7 +191,7 @@ async fn stop_unlocked(server: Pid, file: &Path, kill: bool, since: Instant) -> 
     if timeout(if kill { BEFORE_KILL } else { ENDING }, &mut ended).await.is_err() {
         if !kill {
             let message = format!("the server still runs {ENDING:?} after it got the signal to stop");
-            return Err(Failure::new(Code::CannotServe, message)
+            return Err(Failure::new(Code::Internal, message)
                 .advise("kill the server", Suggested::new(["server", "stop", "--force"])));
         }
         signal(server, Signal::KILL)?;
@@ -276,7 +276,7 @@ pub(crate) fn start(home: &ServerDir, printer: Printer) -> Result<(), Failure> {
         }
         Ok(Readiness::Failed { message, hint }) => {
             _ = child.wait();
-            let failure = Failure::new(Code::CannotServe, format!("cannot start this user's server: {message}"));
+            let failure = Failure::new(Code::Internal, format!("cannot start this user's server: {message}"));
             Err(Failure { hint, ..failure })
         }
         Err(_) => {
@@ -284,7 +284,7 @@ pub(crate) fn start(home: &ServerDir, printer: Printer) -> Result<(), Failure> {
             _ = reader.read_to_string(&mut answer);
             let how = child.wait().map_or_else(|error| error.to_string(), |status| status.to_string());
             let said = answer.split_whitespace().collect::<Vec<_>>().join(" ");
-            Err(Failure::new(Code::CannotServe, format!("this user's server ended with {how}: {said}")))
+            Err(Failure::new(Code::Internal, format!("this user's server ended with {how}: {said}")))
         }
     }
 }
@@ -300,7 +300,7 @@ async fn process(home: &ServerDir, endpoint: &Endpoint) -> Result<Option<Pid>, F
         Err(error) if matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) => return Ok(None),
         Err(error) => {
             let message = format!("cannot ask for the process behind {}: {error}", endpoint.socket.display());
-            return Err(Failure::new(Code::CannotServe, message));
+            return Err(Failure::new(Code::Internal, message));
         }
     };
     let Some(pid) = pid else {

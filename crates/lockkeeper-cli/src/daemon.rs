@@ -60,7 +60,7 @@ pub(crate) enum Readiness {
 /// Serves until no client has needed the server for a while.
 pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(dir) = words.next() else {
-        return ExitCode::from(Code::Usage as u8);
+        return ExitCode::from(Code::Usage.status());
     };
     let outcome = detach().and_then(|()| {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -73,7 +73,7 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            let code = failure.code as u8;
+            let code = failure.code.status();
             report(&Readiness::Failed { message: failure.message, hint: failure.hint });
             ExitCode::from(code)
         }
@@ -127,7 +127,7 @@ async fn serve(home: &ServerDir, kept: Kept) -> Result<(), Failure> {
     _ = std::fs::remove_file(&handover);
     let unwritable = |error| {
         let log = home.dir().join(serverlog::LOG);
-        Failure::new(Code::CannotServe, format!("cannot write {}: {error}", log.display()))
+        Failure::new(Code::Internal, format!("cannot write {}: {error}", log.display()))
     };
     let former = serverlog::open(home.dir()).map_err(unwritable)?;
     STDERR.release();
@@ -142,7 +142,7 @@ async fn serve(home: &ServerDir, kept: Kept) -> Result<(), Failure> {
     tokio::select! {
         error = hosted.server().stopped() => {
             serverlog::ends(&error.to_string());
-            return Err(Failure::new(Code::CannotServe, error.to_string()));
+            return Err(Failure::new(Code::Internal, error.to_string()));
         }
         signal = signals.next() => serverlog::ends_as_asked(&format!("signal {}", signal.as_raw())),
         why = idle(&hosted, &handover, idle_exit) => serverlog::ends_as_asked(why),

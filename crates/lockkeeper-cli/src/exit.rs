@@ -235,12 +235,10 @@ fn code(error: &Error) -> Code {
         Error::Acquire(AcquireError::SessionLost { loss, .. })
             if !matches!(loss, Loss::Unreachable | Loss::AuthFailed | Loss::AuthRequired) =>
         {
-            Code::SessionExpired
+            Code::Unreachable
         }
         Error::Product(error) if matches!(error.get(), Some(LeaseError::Decided { .. })) => Code::Declined,
-        Error::Session(SessionError::Embedded(EmbeddedError::Server(_) | EmbeddedError::File { .. })) => {
-            Code::CannotServe
-        }
+        Error::Session(SessionError::Embedded(EmbeddedError::Server(_) | EmbeddedError::File { .. })) => Code::Internal,
         Error::Session(SessionError::Closed) => Code::Internal,
         error => match error.kind() {
             ErrorKind::Taken | ErrorKind::Withdrawn | ErrorKind::Cancelled => Code::NotAcquired,
@@ -525,7 +523,7 @@ impl From<ServerError> for Failure {
                 Code::Usage,
                 "listen on 127.0.0.1, or add --allow-remote, with --tls-cert unless you trust the network".to_owned(),
             ),
-            _ => (Code::CannotServe, error.hint()),
+            _ => (Code::Internal, error.hint()),
         };
         Failure::new(code, error.to_string()).hint(hint)
     }

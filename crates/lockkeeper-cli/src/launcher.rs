@@ -43,12 +43,12 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let end = words.next().and_then(|word| word.to_str()?.parse().ok()).map(Duration::from_nanos);
     let watchdog = words.next().and_then(|word| word.to_str()?.parse().ok());
     let Some(program) = words.next() else {
-        return ExitCode::from(Code::Internal as u8);
+        return ExitCode::from(Code::Internal.status());
     };
     die_with_parent();
     if parent.is_none() || getppid() != parent {
         // Lockkeeper died before the line above took effect. The hold ends soon, and no process waits for this one.
-        return ExitCode::from(Code::Internal as u8);
+        return ExitCode::from(Code::Internal.status());
     }
     if let Some(descriptor) = watchdog {
         // Here, not in lockkeeper, which may be stopped before it can do so.
@@ -61,7 +61,7 @@ pub(crate) fn exec(mut words: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<_> = words.collect();
     if end.is_none_or(|end| watchdog::now() >= end) {
         // Lockkeeper was stopped after the grant, and reports the loss itself.
-        return ExitCode::from(Code::Lost as u8);
+        return ExitCode::from(Code::Lost.status());
     }
     let error = Command::new(&program).args(&words).exec();
     let Failure { code, message, hint, .. } = cannot_run(&program, words.is_empty(), &error);

@@ -179,7 +179,7 @@ async fn ensure(home: &ServerDir, printer: Printer) -> Result<Endpoint, Failure>
 fn ensure_blocking(home: &ServerDir, printer: Printer) -> Result<Endpoint, Failure> {
     let dir = home.dir();
     let _turn = home.start_lock().map_err(|error| {
-        Failure::new(Code::CannotServe, error.to_string())
+        Failure::new(Code::Internal, error.to_string())
             .hint("choose another directory: --state-dir, LOCKKEEPER_STATE_DIR; or an ensemble: --servers")
     })?;
     if let Some(endpoint) = control::find(home)? {
@@ -187,7 +187,7 @@ fn ensure_blocking(home: &ServerDir, printer: Printer) -> Result<Endpoint, Failu
     }
     control::start(home, printer)?;
     control::find(home)?.ok_or_else(|| {
-        Failure::new(Code::CannotServe, "the server ended as soon as it was started")
+        Failure::new(Code::Internal, "the server ended as soon as it was started")
             .hint(format!("look into {}", dir.join(LOG).display()))
     })
 }

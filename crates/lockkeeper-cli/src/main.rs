@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     }
     let status = obey(args, &printer).unwrap_or_else(|failure| {
         printer.failure(&failure);
-        failure.code as u8
+        failure.code.status()
     });
     streams::flush();
     ExitCode::from(status)

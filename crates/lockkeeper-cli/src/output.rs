@@ -177,9 +177,9 @@ impl Printer {
     pub(crate) fn ended(self, verb: &[Status], code: Code) -> u8 {
         if self.json {
             let (message, commands) = (statuses::meaning(verb, code), Vec::new());
-            self.event(&LogEvent::Error { exit_code: code as u8, message, hint: None, commands });
+            self.event(&LogEvent::Error { exit_code: code.status(), message, hint: None, commands });
         }
-        code as u8
+        code.status()
     }
 
     /// Prints why the command ends.
@@ -199,7 +199,7 @@ impl Printer {
                 .collect();
             let commands = advice.into_iter().map(|(_, command)| command).collect();
             let hint = (!hints.is_empty()).then(|| hints.join("; "));
-            let event = LogEvent::Error { exit_code: *code as u8, message: &trimmed(message), hint, commands };
+            let event = LogEvent::Error { exit_code: code.status(), message: &trimmed(message), hint, commands };
             STDERR.push(self.event_line(&event, scope.as_ref().or(self.scope)));
         } else {
             // One write, so that no other line gets between. A command is at the end of its line, so that it can be

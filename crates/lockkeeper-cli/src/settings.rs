@@ -361,7 +361,7 @@ fn home(settings: &lockkeeper_config::settings::Settings) -> Result<ServerDir, F
     check_machine(&settings.machine)?;
     check_absolute(settings)?;
     let home = settings.home().map_err(|error| {
-        Failure::new(Code::CannotServe, format!("this user's own server has no directory: {error}"))
+        Failure::new(Code::Internal, format!("this user's own server has no directory: {error}"))
             .hint("set LOCKKEEPER_STATE_DIR to a directory, or LOCKKEEPER_SERVERS to your ensemble")
     })?;
     // The server has another working directory. And two spellings of one directory are more often the same as absolute

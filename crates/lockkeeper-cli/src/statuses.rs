@@ -19,31 +19,31 @@ pub(crate) enum Code {
     Unreachable = 69,
     /// The operating system or the program itself failed.
     Internal = 70,
-    /// The embedded server cannot use its directory, its disk or its address; `fence` cannot use its file.
-    CannotServe = 73,
     /// The lock was not acquired: it is taken, or the wait is over.
     NotAcquired = 75,
-    /// The lock was lost while the command ran, or a later hold has already used the resource.
+    /// The lock was lost while the command ran or at its end, or a later hold has already used the resource.
     Lost = 76,
     Refused = 77,
-    /// The lock is used in another way than the command line says.
+    /// The lock is used in another way than the command line says: to a script, a mistake in the command line.
     Mismatch = 78,
-    /// A contender of a higher priority took the lock while the command ran.
-    Preempted = 79,
-    /// The session expired during the wait, and the time limit was reached.
-    SessionExpired = 80,
-    /// At the release, the lock's node did not exist any more.
-    NoNode = 81,
     /// An earlier run of the job failed, and a person must decide.
     Kept = 82,
-    /// The command of a job succeeded, but its end is not in the records, or may not be.
-    NotRecorded = 83,
     /// The command ran for longer than its limit.
     TooLong = 124,
     /// The command cannot be executed.
     NotExecutable = 126,
     /// The command was not found.
     NotFound = 127,
+}
+
+impl Code {
+    /// Returns the exit status.
+    pub(crate) const fn status(self) -> u8 {
+        match self {
+            Code::Mismatch => Code::Usage as u8,
+            code => code as u8,
+        }
+    }
 }
 
 /// What a code means in a verb, and a detail that only the manual has. Help and docs/command.md are generated from these. Every verb ends
@@ -61,8 +61,7 @@ pub(crate) const USUAL: &[Status] = &[
     (Code::Done, "done", ""),
     (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
     (Code::Unreachable, "no server was reachable", ""),
-    (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
+    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
     (Code::Refused, "the server refused", ""),
 ];
 
@@ -78,8 +77,8 @@ pub(crate) fn meaning(statuses: &[Status], code: Code) -> &'static str {
 
 /// Returns the lines of exit statuses for a help text.
 pub(crate) fn lines(statuses: &[Status]) -> String {
-    let width = if statuses.iter().any(|(code, ..)| *code as u8 >= 100) { 3 } else { 2 };
-    let lines = statuses.iter().map(|(code, means, _)| format!("  {:>width$}  {means}", *code as u8));
+    let width = if statuses.iter().any(|(code, ..)| code.status() >= 100) { 3 } else { 2 };
+    let lines = statuses.iter().map(|(code, means, _)| format!("  {:>width$}  {means}", code.status()));
     lines.collect::<Vec<_>>().join("\n")
 }
 

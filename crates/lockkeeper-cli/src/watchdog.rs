@@ -192,10 +192,10 @@ impl Drop for Reaped {
 
 pub(crate) fn main(_: impl Iterator<Item = OsString>) -> ExitCode {
     let Ok(()) = detach() else {
-        return ExitCode::from(Code::Internal as u8);
+        return ExitCode::from(Code::Internal.status());
     };
     let Ok(alarm) = Alarm::new() else {
-        return ExitCode::from(Code::Internal as u8);
+        return ExitCode::from(Code::Internal.status());
     };
     let stdin = rustix::stdio::stdin();
     let mut watch = WatchdogState::default();

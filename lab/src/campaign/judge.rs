@@ -475,11 +475,11 @@ impl Storm {
             may.push(Status::Code(76));
         }
         if self.outranked(a) {
-            may.extend([Status::Code(79), Status::Code(75)]);
+            may.extend([Status::Code(76), Status::Code(75)]);
         }
         if self.was_passed(a) {
             // The record has no owner any more, so a lease taken by force looks like a removed node.
-            may.extend([Status::Code(76), Status::Code(81)]);
+            may.push(Status::Code(76));
         }
         if Storm::outlasts_its_lease(a) {
             may.push(Status::Code(76));
@@ -496,7 +496,7 @@ impl Storm {
                 }
                 Trouble::Stop(..) => may.extend([76, 69, 75].map(Status::Code)),
                 Trouble::Revoke => may.extend([by(Signal::TERM), Status::Code(75)]),
-                Trouble::Break => may.extend([76, 81, 75].map(Status::Code)),
+                Trouble::Break => may.extend([76, 75].map(Status::Code)),
             }
         }
         // It may die of SIGTERM before lockkeeper reports its own status.

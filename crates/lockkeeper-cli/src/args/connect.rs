@@ -30,7 +30,7 @@ pub(crate) struct ConnectArgs {
 pub(crate) struct SourceArgs {
     /// Create the chroot of the servers, and the nodes above it, if it is missing
     ///
-    /// Without this option, a missing chroot is an error (78): most often it is misspelt.
+    /// Without this option, a missing chroot is an error (64): most often it is misspelt.
     #[arg(long, hide_short_help = true)]
     pub create_chroot: bool,
     /// Read settings from this TOML file, not from /etc/lockkeeper/config.toml and ~/.config/lockkeeper/config.toml

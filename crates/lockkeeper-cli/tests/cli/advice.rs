@@ -340,7 +340,7 @@ fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_i
     let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
     let mut kazoo = Nodes::connect(&served.address, "kazoo");
     kazoo.join("etl");
-    assert_eq!(site.output("run", &["etl", "--try", "--", "true"]).status.code(), Some(78));
+    assert_eq!(site.output("run", &["etl", "--try", "--", "true"]).status.code(), Some(64));
     kazoo.leave();
     let printed = commands_of_the_past(&site, "etl");
     let [run] = &printed[..] else { panic!("{printed:?}") };
@@ -419,7 +419,7 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     assert_eq!(told(&run("wait for the owner at most 10 min")), "ran\n");
     let mut holder = site.hold(ODD, &lease);
     assert_eq!(told(&run("preempt the owner")), "ran\n");
-    assert_eq!(holder.end().0, Some(79));
+    assert_eq!(holder.end().0, Some(76));
     let mut holder = site.hold(ODD, &lease);
     told(&format!("{} --yes", that(&site.why(ODD), "break the lock")));
     let (code, text) = holder.end();

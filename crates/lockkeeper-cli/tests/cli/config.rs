@@ -118,7 +118,7 @@ fn the_settings_are_told_without_a_home_directory() {
     let output = run(&["config", "--json"]);
     assert!(output.status.success() && output.stdout.starts_with(b"{"), "{output:?}");
     let (code, line) = failure(&run(&["config", "--connect"]));
-    assert!(code == Some(73) && line.contains("HOME is not set"), "{line}");
+    assert!(code == Some(70) && line.contains("HOME is not set"), "{line}");
 }
 
 /// C-28, C-39, C-40, C-42, C-43: dead letters and waits of the classes come from the file; --wait overrides them.

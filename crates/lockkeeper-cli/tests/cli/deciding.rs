@@ -97,7 +97,7 @@ fn an_operator_approves_and_the_command_runs() {
     assert_eq!(failure(&fleet.home.output(&["requests", "approve", "a", "-r", "again"])).0, Some(1));
     // A preempted owner that hung learns of it when it runs again.
     fleet.hung.signal(Signal::CONT);
-    assert_eq!(fleet.hung.end().0, Some(79));
+    assert_eq!(fleet.hung.end().0, Some(76));
     high.close_stdin();
     high.wait();
 }
@@ -139,7 +139,7 @@ fn an_infinite_wait_outlasts_the_cleanup_timeout() {
     assert_eq!(fleet.home.show("a")["lease"]["cleanup_ms"], 200);
     fleet.hung.signal(Signal::CONT);
     assert_eq!(high.line(), "in");
-    assert_eq!(fleet.hung.end().0, Some(79));
+    assert_eq!(fleet.hung.end().0, Some(76));
     high.close_stdin();
     high.wait();
 }

@@ -472,7 +472,7 @@ fn a_refusal_that_keeps_no_letter_says_so() {
     assert_eq!(holder.line(), "up");
     let words = ["run", "a", "--permits", "3", "--dead-letter", "file", "--", "touch", "ran"];
     let (code, line) = failure(&home.output(&words));
-    assert!(code == Some(78) && line.contains("; no dead letter is kept, because another attempt fails too"), "{line}");
+    assert!(code == Some(64) && line.contains("; no dead letter is kept, because another attempt fails too"), "{line}");
     assert!(letters(&home).is_empty());
     let plain = failure(&home.output(&["run", "a", "--permits", "3", "--", "touch", "ran"])).1;
     assert!(!plain.contains("dead letter"), "{plain}");

@@ -55,7 +55,7 @@ fn no_server_after_all_tries_is_69() {
     assert!(!home.file("ran").exists());
 }
 
-/// C-30, C-33, C-34: a session that expired in the queue ends with 80 if a setting limits the attempts to connect.
+/// C-30, C-33, C-34: a session that expired in the queue ends with 69 if a setting limits the attempts to connect.
 #[test]
 fn a_session_that_ended_in_the_queue_is_80() {
     let home = Home::new();
@@ -75,7 +75,7 @@ fn a_session_that_ended_in_the_queue_is_80() {
     until("its session is over", || waiters() == 0);
     waiting.signal(Signal::CONT);
     let (code, line) = waiting.end();
-    assert_eq!(code, Some(80), "{line}");
+    assert_eq!(code, Some(69), "{line}");
     names_it(&line);
     assert!(!home.file("ran").exists());
     holder.close_stdin();
@@ -120,7 +120,7 @@ fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
             told
         } else {
             let (code, told) = waiting.end();
-            assert_eq!(code, Some(80), "{told}");
+            assert_eq!(code, Some(69), "{told}");
             told
         };
         assert!(told.contains("the wait for /locks/P1 was broken by ") && told.contains(": it hangs"), "{told}");
@@ -152,6 +152,6 @@ fn nothing_there_to_unlock_is_81() {
     until("it looks for its mark", || looks() > before);
     untold.release();
     let (code, line) = holder.end();
-    assert_eq!(code, Some(81), "{line}");
+    assert_eq!(code, Some(76), "{line}");
     names_it(&line);
 }

@@ -84,7 +84,7 @@ fn fence_refuses_invalid_tokens() {
         (&["fence", "a"], 64, "LOCKKEEPER_TOKEN is not set"),
         (&["fence", "a", "--token", "007"], 64, "is no fencing token"),
         (&["fence", "a", "--token", "-7"], 64, ""),
-        (&["fence", "no/such/directory", "--token", "7"], 73, "finding the directory of no/such/directory"),
+        (&["fence", "no/such/directory", "--token", "7"], 70, "finding the directory of no/such/directory"),
     ];
     for (args, expected, say) in cases {
         let (code, line) = failure(&home.output(args));
@@ -186,7 +186,7 @@ fn the_mark_of_a_gate_is_not_replaced() {
     assert!(fence(&home, "data --token 200 < input").status.success());
     for args in ["data.fence --token 300 < input", "data.fence --token 300 -- true", "data.fence --show"] {
         let (code, line) = failure(&fence(&home, args));
-        assert!(code == Some(73) && line.contains("data.fence is a name for the mark"), "{args}: {code:?}, {line}");
+        assert!(code == Some(70) && line.contains("data.fence is a name for the mark"), "{args}: {code:?}, {line}");
     }
     assert_eq!(failure(&fence(&home, "data --token 100 < input")).0, Some(76));
     assert!(!home.file("data.fence.fence").exists());
@@ -202,7 +202,7 @@ fn a_device_is_not_replaced() {
         return;
     }
     let (code, line) = failure(&fence(&home, "full --token 5"));
-    assert!(code == Some(73) && line.contains("full is a device"), "{code:?}, {line}");
+    assert!(code == Some(70) && line.contains("full is a device"), "{code:?}, {line}");
     assert!(home.file("full").metadata().unwrap().file_type().is_char_device() && !home.file("full.fence").exists());
 }
 
@@ -233,7 +233,7 @@ fn a_neighbour_in_the_directory_can_neither_close_the_gate_nor_redirect_the_file
     assert!(fence(&home, "shared/report --token 5 < input").status.success());
     for name in ["other", "third"] {
         let (code, line) = failure(&fence(&home, &format!("shared/{name} --token 5 < input")));
-        assert!(code == Some(73) && line.contains("is a symbolic link"), "{code:?}, {line}");
+        assert!(code == Some(70) && line.contains("is a symbolic link"), "{code:?}, {line}");
     }
     assert_eq!(fs::read_to_string(at("victim")).unwrap(), "victim");
     assert_eq!(at("victim").metadata().unwrap().mode() & 0o777, 0o600);
@@ -267,7 +267,7 @@ fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason()
     assert!(fence(&home, "dir --token 7 -- true").status.success());
     let output = fence(&home, "dir --token 9223372036854775807 -- touch ran");
     assert!(
-        failure(&output).0 == Some(78) && String::from_utf8_lossy(&output.stderr).contains("--force"),
+        failure(&output).0 == Some(64) && String::from_utf8_lossy(&output.stderr).contains("--force"),
         "{output:?}"
     );
     assert_eq!(shown(), "token 7 of epoch 0\n");
@@ -305,7 +305,7 @@ fn a_mark_of_a_user_who_does_not_own_the_file_is_refused() {
     assert!(fence("5").status.success());
     std::os::unix::fs::chown(&mark, Some(STRANGER), None).unwrap();
     let (code, line) = failure(&fence("6"));
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     assert!(line.contains(&format!("report.fence belongs to user {STRANGER}, who could lower its mark")), "{line}");
     std::os::unix::fs::chown(&file, Some(STRANGER), None).unwrap();
     assert!(fence("6").status.success());

@@ -316,7 +316,7 @@ fn the_picture_of_priorities_shows_what_the_three_timeouts_decide() {
     let mut first = Lease::held(Home::new(), heading, urgent, &cleanup, CLEANS_UP, event);
     first.asks(&asking, "for at most 1 h", "urgent asks. batch gets SIGTERM, and has its cleanup timeout");
     first.owner.close_stdin();
-    first.passes(79, "batch has cleaned up and ends: the lock passes to urgent");
+    first.passes(76, "batch has cleaned up and ends: the lock passes to urgent");
 
     let heading = "Cleanup timeout over, with --forceful";
     let event = "batch is granted a lease of 1 h, and may need 3 s to clean up";
@@ -324,7 +324,7 @@ fn the_picture_of_priorities_shows_what_the_three_timeouts_decide() {
     let mut second = Lease::held(Home::new(), heading, urgent, &args, CLEANS_UP, event);
     let force = [&asking[..], &["--forceful"]].concat();
     second.asks(&force, "for at most 3 s", "urgent asks");
-    second.passes(79, "The cleanup timeout is over: batch is killed, and urgent takes the lock");
+    second.passes(76, "The cleanup timeout is over: batch is killed, and urgent takes the lock");
 
     let heading = "Waiting timeout over, without --forceful";
     let event = "batch is granted a lease of 1 h, and may need 1 h to clean up";

@@ -167,11 +167,11 @@ fn serve_refuses_what_it_cannot_do() {
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("notes"), "x").unwrap();
     let cases: [(&[&str], i32, &str); 6] = [
-        (&["--listen", &served.address, "--memory"], 73, "is in use"),
+        (&["--listen", &served.address, "--memory"], 70, "is in use"),
         (&["--listen", "0.0.0.0:0", "--memory"], 64, "is reachable from other machines"),
         (&["--listen", "nowhere", "--memory"], 64, "invalid value 'nowhere'"),
-        (&["--listen", "127.0.0.1:0", "--data", file.to_str().unwrap()], 73, "is not a directory"),
-        (&["--listen", "127.0.0.1:0", "--data", foreign.to_str().unwrap()], 73, "not a data directory's"),
+        (&["--listen", "127.0.0.1:0", "--data", file.to_str().unwrap()], 70, "is not a directory"),
+        (&["--listen", "127.0.0.1:0", "--data", foreign.to_str().unwrap()], 70, "not a data directory's"),
         (&["--memory", "--data", "/tmp/x"], 64, "cannot be used with"),
     ];
     for (args, expected, say) in cases {

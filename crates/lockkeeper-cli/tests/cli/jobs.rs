@@ -445,7 +445,7 @@ fn a_success_that_is_not_confirmed_to_be_recorded_is_no_success_of_run() {
     served.running.signal(Signal::STOP);
     run.close_stdin();
     let (code, text) = run.end();
-    assert_eq!(code, Some(83), "{text}");
+    assert_eq!(code, Some(76), "{text}");
     assert!(text.contains("/locks/a, slot 1: ") && text.contains("the records may show a crash"), "{text}");
     served.running.signal(Signal::CONT);
 }

@@ -36,7 +36,7 @@ fn a_class_beside_permits_is_told_of_permits() {
     let home = Home::new();
     let holder = holder(&home, "a", &["--permits", "2"]);
     let output = home.output(&["run", "a", "--class", "A", "--", "true"]);
-    assert_eq!(output.status.code(), Some(78));
+    assert_eq!(output.status.code(), Some(64));
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
     let_go(vec![holder]);
@@ -126,7 +126,7 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let (code, line) = failure(&output);
     let told = String::from_utf8(output.stderr.clone()).unwrap();
     assert!(told.contains("use --permits 3, or another name; servers forget the number a few minutes after"), "{told}");
-    assert_eq!(code, Some(78), "{line}");
+    assert_eq!(code, Some(64), "{line}");
     assert!(line.starts_with("/locks/pool has 3 permits, not 4 (on "), "{line}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("use --permits 3"));
     let_go(vec![one]);
@@ -135,7 +135,7 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let_go(vec![two]);
     // The number stays when no contender holds the lock.
     assert_eq!(home.show("pool")["permits"], 3);
-    assert_eq!(home.output(&["run", "pool", "--permits", "2", "--", "true"]).status.code(), Some(78));
+    assert_eq!(home.output(&["run", "pool", "--permits", "2", "--", "true"]).status.code(), Some(64));
     assert!(!home.file("ran").exists());
 }
 
@@ -243,7 +243,7 @@ fn numbered_commands_queue_beside_the_path() {
     let other = holder(&home, "c", &[]);
     let refused = home.output(&[&["run", "c"], &numbered[..], &["--", "true"]].concat());
     let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(78) && text.contains("no --format and no class"), "{text}");
+    assert!(refused.status.code() == Some(64) && text.contains("no --format and no class"), "{text}");
     let_go(vec![other]);
     holding.close_stdin();
     let node = next.line();

@@ -72,7 +72,7 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert_eq!(low.line(), "cleaned");
     assert_eq!(high.line(), "in");
     let (code, text) = low.end();
-    assert_eq!(code, Some(79), "{text}");
+    assert_eq!(code, Some(76), "{text}");
     assert!(text.contains("/locks/a is asked for, preempted by ") && !text.contains("unnamed"), "{text}");
     assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
 }
@@ -89,7 +89,7 @@ fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
         let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in; read line");
         assert_eq!(high.line(), "in");
         let (code, text) = low.end();
-        assert_eq!(code, Some(79), "round {round}: {text}");
+        assert_eq!(code, Some(76), "round {round}: {text}");
         high.close_stdin();
         high.wait();
     }
@@ -107,7 +107,7 @@ fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {
     let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5", "--forceful"], "echo in; read line");
     assert_eq!(high.line(), "in");
     let (code, text) = low.end();
-    assert_eq!(code, Some(79), "{text}");
+    assert_eq!(code, Some(76), "{text}");
     assert!(!is_alive(command) && !is_alive(grandchild));
 }
 
@@ -128,7 +128,7 @@ fn a_group_of_zombies_does_not_keep_the_lock() {
         // It is our child now.
         until_it_is(orphan, "sleep");
         std::fs::write(ready, "").unwrap();
-        assert_eq!(low.wait().code(), Some(79));
+        assert_eq!(low.wait().code(), Some(76));
         assert!(!is_alive(orphan) && test_kill_process(orphan).is_ok(), "it is no zombie");
         return;
     }
@@ -183,7 +183,7 @@ fn an_emergency_is_recorded_with_its_reason() {
     // The record shows the new owner for as long as it holds. After its release, the owner before it would find only that
     // its own hold is gone.
     let (code, text) = low.end();
-    assert_eq!(code, Some(79), "{text}");
+    assert_eq!(code, Some(76), "{text}");
     urgent.close_stdin();
     assert_eq!(urgent.end().0, Some(0));
     let told = String::from_utf8(home.output(&["requests", "--decided"]).stdout).unwrap();
@@ -347,7 +347,7 @@ fn lease_statistics_are_printed() {
     assert_eq!(low.line(), "up");
     let args = ["run", "a", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
     assert!(home.output(&args).status.success());
-    assert_eq!(low.end().0, Some(79));
+    assert_eq!(low.end().0, Some(76));
     let output = home.output(&["show", "--stats", "a", "--json"]);
     let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let total = &stats["total"];
@@ -367,7 +367,7 @@ fn lease_statistics_are_printed() {
     assert_eq!(low.line(), "up");
     let args = ["run", "b", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
     assert!(home.output(&args).status.success());
-    assert_eq!(low.end().0, Some(79));
+    assert_eq!(low.end().0, Some(76));
     let stats: serde_json::Value =
         serde_json::from_slice(&home.output(&["show", "--stats", "b", "--json"]).stdout).unwrap();
     assert_eq!((&stats["total"]["in_time"], &stats["total"]["share_in_time"]), (&1.into(), &1.0.into()));
@@ -380,7 +380,7 @@ fn lease_statistics_are_printed() {
     assert_eq!(low.line(), "up");
     let args = ["run", "c", "--lease", "10m", "--id", "y", "--priority", "5", "--waiting", "100ms", "--forceful"];
     assert!(home.output(&[&args[..], &["--", "true"]].concat()).status.success());
-    assert_eq!(low.end().0, Some(79));
+    assert_eq!(low.end().0, Some(76));
     let stats: serde_json::Value =
         serde_json::from_slice(&home.output(&["show", "--stats", "c", "--json"]).stdout).unwrap();
     let total = &stats["total"];

@@ -394,7 +394,7 @@ fn what_it_cannot_do_is_refused() {
     assert!(line.contains("is no rule: write held>1h"), "{line}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, line) = refused(&["--listen", &taken.local_addr().unwrap().to_string()]);
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     let (code, line) = refused(&["--listen", "127.0.0.1:0"]);
     assert_eq!(code, Some(69), "{line}");
     assert!(line.contains("is not running"), "{line}");

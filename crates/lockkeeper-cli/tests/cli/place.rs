@@ -267,7 +267,7 @@ fn a_state_directory_that_cannot_be_used_is_named() {
         let home = Home::new();
         prepare(&home.state());
         let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-        assert_eq!(code, Some(73), "{case}: {line}");
+        assert_eq!(code, Some(70), "{case}: {line}");
         assert!(line.contains(say), "{case}: {line}");
         assert!(!home.file("ran").exists() && home.server().is_none(), "{case}");
     }
@@ -289,7 +289,7 @@ fn a_place_that_is_no_directory_is_said_to_be_none() {
     }
     let run = home.output(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"]);
     let text = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(73) && text.contains("/dev/null is not a directory"), "{text}");
+    assert!(run.status.code() == Some(70) && text.contains("/dev/null is not a directory"), "{text}");
     assert!(text.contains("choose another directory") && !text.contains("chmod"), "{text}");
 }
 
@@ -298,7 +298,7 @@ fn a_state_directory_that_cannot_be_made_is_named() {
     let home = Home::new();
     let output = home.output(&["run", "a", "--state-dir", "/proc/lockkeeper", "--", "touch", "ran"]);
     let (code, line) = failure(&output);
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     assert!(line.contains("cannot make /proc/lockkeeper"), "{line}");
     assert!(!home.file("ran").exists());
 }
@@ -315,7 +315,7 @@ fn a_full_disk_is_named_and_no_server_stays() {
     };
     for command in ["run a -- touch ran", "serve --listen 127.0.0.1:0"] {
         let (code, line) = limited(command);
-        assert_eq!(code, Some(73), "{command}: {line}");
+        assert_eq!(code, Some(70), "{command}: {line}");
         assert!(line.contains("no space left for "), "{command}: {line}");
     }
     assert!(!home.file("ran").exists() && home.server().is_none());
@@ -340,7 +340,7 @@ fn a_disk_that_becomes_full_behind_a_running_server_is_named() {
     prlimit(home.server(), Resource::Fsize, full).unwrap();
     let output = limited("ulimit -f 1;", "run a --wait 20s -- touch ran");
     let (code, line) = failure(&output);
-    assert!(matches!(code, Some(69 | 73)), "{line}");
+    assert!(matches!(code, Some(69 | 70)), "{line}");
     assert!(line.contains("no space left for "), "{line}");
     // In the message of 69, and in the hint of 73.
     assert!(String::from_utf8_lossy(&output.stderr).contains("free space on the disk of "), "{output:?}");
@@ -358,7 +358,7 @@ fn without_a_home_directory_the_way_out_is_said() {
     let mut command = home.command(&["run", "a", "--", "true"]);
     let output = command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("HOME").env_remove("XDG_STATE_HOME").output();
     let (code, line) = failure(&output.unwrap());
-    assert_eq!(code, Some(73));
+    assert_eq!(code, Some(70));
     assert!(line.contains("HOME is not set"), "{line}");
 }
 

@@ -355,9 +355,9 @@ fn routing_servers_that_do_not_help_are_named() {
     std::fs::write(home.file("two.toml"), "routing_servers = \"zk:1\"\nservers = \"zk:2\"\n").unwrap();
     for (place, code, said) in [
         (["--routing-servers", "127.0.0.1:1"], 69, &["127.0.0.1:1 (--routing-servers)", "hint: "][..]),
-        (["--routing-servers", &empty], 78, &[&empty, "there is no routing data", "name the servers of Helix's"]),
-        (["--routing-servers", &missing], 78, &[&missing, "hint: "]),
-        (["--routing-servers", &wrong], 78, &["/a/b", "is below the sharding key /a", "leave the sharding key"]),
+        (["--routing-servers", &empty], 64, &[&empty, "there is no routing data", "name the servers of Helix's"]),
+        (["--routing-servers", &missing], 64, &[&missing, "hint: "]),
+        (["--routing-servers", &wrong], 64, &["/a/b", "is below the sharding key /a", "leave the sharding key"]),
         (["--routing-servers", "zk:x"], 64, &["--routing-servers", "zk:x", "; as in zk1:2181"]),
         (["--config", "both.toml"], 64, &["both.toml:1", "zk:1", "both.toml:3", "[realms]"]),
         (["--config", "two.toml"], 64, &["two.toml:1", "zk:1", "two.toml:2", "leave out one of the two"]),

@@ -218,12 +218,12 @@ fn a_shared_directory_that_others_may_write_is_refused() {
     std::fs::set_permissions(shared.dir.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
     let home = Home::new();
     let (code, line) = failure(&home.output(&["run", "a", &machine, "--", "touch", "ran"]));
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     assert!(line.contains("can be written by others than its owner; run chmod go-w on it"), "{line}");
     assert!(!home.file("ran").exists());
     drop(server);
     let (code, line) = failure(&shared.home.output(&["serve", &machine]));
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
 }
 
 /// This test starts what the unit file starts, except for the program and the directory.

@@ -226,7 +226,7 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
         assert!(remedy.contains(&format!(" --auth-file {file}")) && remedy.matches("--acl").count() == 1, "{remedy}");
     }
     let (code, line) = failure(&kept);
-    assert!(code == Some(78) && line.contains("/locks, /lockkeeper, "), "{line}");
+    assert!(code == Some(1) && line.contains("/locks, /lockkeeper, "), "{line}");
     assert!(text(&kept).contains("/locks: was there, the servers do not show its list\n"), "{kept:?}");
     let (code, line) = failure(&init(&["--acl", "open"]));
     assert!(code == Some(77) && line.contains("/locks"), "{line}");
@@ -336,7 +336,7 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
     let output = with_ops();
     let (code, line) = failure(&output);
     assert!(
-        code == Some(78) && line.contains("every client may administrate /locks, /lockkeeper, "),
+        code == Some(1) && line.contains("every client may administrate /locks, /lockkeeper, "),
         "{code:?} {line}"
     );
     let told = String::from_utf8(output.stderr).unwrap();

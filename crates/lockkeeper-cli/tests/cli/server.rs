@@ -211,7 +211,7 @@ fn a_restore_over_open_sessions_needs_force_and_the_holder_learns_of_its_loss() 
 fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     let home = Home::new();
     let (code, line) = failure(&home.output(&["server", "backup", "b"]));
-    assert!(code == Some(73) && line.contains("no data to back up"), "{line}");
+    assert!(code == Some(70) && line.contains("no data to back up"), "{line}");
     token(&home);
     std::fs::create_dir(home.file("there")).unwrap();
     std::fs::write(home.file("file"), "x").unwrap();
@@ -223,13 +223,13 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
         (PathBuf::from("/nowhere/b"), "/nowhere/b"),
     ] {
         let (code, line) = failure(&home.output(&["server", "backup", to.to_str().unwrap()]));
-        assert!(code == Some(73) && line.contains(say), "{line}");
+        assert!(code == Some(70) && line.contains(say), "{line}");
     }
     let others = home.file("b.new");
     std::fs::create_dir(&others).unwrap();
     std::fs::write(others.join("kept"), "x").unwrap();
     let (code, line) = failure(&home.output(&["server", "backup", "b"]));
-    assert!(code == Some(73) && line.contains("b.new") && others.join("kept").exists(), "{line}");
+    assert!(code == Some(70) && line.contains("b.new") && others.join("kept").exists(), "{line}");
     let damaged = home.file("damaged");
     std::fs::create_dir(&damaged).unwrap();
     std::fs::copy(home.state().join("data/format"), damaged.join("format")).unwrap();
@@ -247,7 +247,7 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     ] {
         let output = home.output(&["server", "restore", from.to_str().unwrap()]);
         let (code, line) = failure(&output);
-        assert!(code == Some(73) && line.contains(say), "{code:?} {line}");
+        assert!(code == Some(70) && line.contains(say), "{code:?} {line}");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(hint) && !text.contains("empty"), "{text}");
     }
@@ -269,7 +269,7 @@ fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
     let lock = std::fs::File::open(home.state().join("data/lock")).unwrap();
     lock.lock_shared().unwrap();
     let (code, line) = failure(&home.output(&["server", "restore", "b"]));
-    assert!(code == Some(73) && line.contains("in use"), "{line}");
+    assert!(code == Some(70) && line.contains("in use"), "{line}");
     drop(lock);
     assert_eq!(json(&home.output(&["server", "restore", "b", "--json"]))["epoch"], 1, "it was not restored before");
 }
@@ -283,7 +283,7 @@ fn damaged_data_is_replaced_by_a_backup_and_kept() {
     until("no session is open", || status(&home)["sessions"] == 0);
     assert!(home.output(&["server", "stop"]).status.success());
     std::fs::write(home.state().join("data/state.redb"), "x".repeat(5_000)).unwrap();
-    assert_eq!(failure(&home.output(&["run", "a", "--", "true"])).0, Some(73));
+    assert_eq!(failure(&home.output(&["run", "a", "--", "true"])).0, Some(70));
     let output = home.output(&["server", "restore", "b"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("its token epoch is unknown"), "{output:?}");

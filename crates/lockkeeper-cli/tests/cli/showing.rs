@@ -362,7 +362,7 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     for question in [&["run", "a", "--", "touch", "ran"][..], &["list"], &["show", "a"], &["why", "a"]] {
         let output = home.output(question);
         let (code, line) = failure(&output);
-        assert_eq!(code, Some(78), "{question:?}: {line}");
+        assert_eq!(code, Some(64), "{question:?}: {line}");
         assert!(line.contains(&format!("the chroot /team/app does not exist on {}", served.address)), "{line}");
         assert!(String::from_utf8_lossy(&output.stderr).contains("--create-chroot"), "{output:?}");
     }
@@ -370,7 +370,7 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     assert_eq!(root.count("/team/app/locks/a"), (0, 0));
     // A command that only reads creates nothing, even with this option.
     assert!(home.output(&["list", "--create-chroot"]).status.success());
-    assert_eq!(failure(&home.output(&["list"])).0, Some(78));
+    assert_eq!(failure(&home.output(&["list"])).0, Some(64));
 
     assert!(home.output(&["run", "a", "--create-chroot", "--", "true"]).status.success());
     assert!(home.output(&["run", "a", "--", "true"]).status.success());

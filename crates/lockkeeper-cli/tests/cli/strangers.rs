@@ -103,7 +103,7 @@ fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_serve
         for verb in [&["run", "a", &machine, "--", "true"][..], &["list", &machine], &["server", "status", &machine]] {
             let output = of_stranger(&home, verb).output().unwrap();
             let (code, line) = failure(&output);
-            assert_eq!(code, Some(73), "{line}");
+            assert_eq!(code, Some(70), "{line}");
             assert!(line.contains("Permission denied"), "{line}");
             let told = String::from_utf8(output.stderr).unwrap();
             let hint =
@@ -131,7 +131,7 @@ fn in_a_directory_for_all_users_the_directory_of_another_user_is_named() {
     let state = users.join("state").display().to_string();
     let output = home.output(&["run", "a", "--state-dir", &state, "--", "touch", "ran"]);
     let (code, line) = failure(&output);
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     assert!(line.contains(&format!("{} belongs to nobody", users.display())) && !line.contains("chmod"), "{line}");
     assert!(!home.file("ran").exists());
 }
@@ -276,7 +276,7 @@ fn root_with_another_users_home_is_refused_and_nothing_is_made_or_emptied() {
         let mut command = home.command(&["run", "a", "--", "touch", "ran"]);
         command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", &users);
         let (code, line) = failure(&command.output().unwrap());
-        assert_eq!(code, Some(73), "{line}");
+        assert_eq!(code, Some(70), "{line}");
         assert!(line.contains(&format!("belongs to user {STRANGER}")), "{line}");
     };
     run();
@@ -314,7 +314,7 @@ fn the_private_group_of_a_user_may_write_his_directory_and_no_other_group() {
     let (code, line) = list(STRANGER);
     assert!(code == Some(69) && line.contains("not running"), "{code:?}, {line}");
     let (code, line) = list(STRANGER + 1);
-    assert!(code == Some(73) && line.contains("can be written by others"), "{code:?}, {line}");
+    assert!(code == Some(70) && line.contains("can be written by others"), "{code:?}, {line}");
 }
 
 /// The directory was open to others for a while, and is this user's alone again.
@@ -326,7 +326,7 @@ fn planted_links_are_not_followed() {
     std::fs::create_dir(home.state()).unwrap();
     symlink(&kept, home.state().join("starting")).unwrap();
     let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-    assert_eq!(code, Some(73), "{line}");
+    assert_eq!(code, Some(70), "{line}");
     assert!(line.contains("starting: it is a link"), "{line}");
     std::fs::remove_file(home.state().join("starting")).unwrap();
     for file in ["server.log", "socket", "socket.new"] {
@@ -347,7 +347,7 @@ fn data_of_another_user_is_not_served() {
     std::fs::create_dir_all(&data).unwrap();
     chown(&data, Some(STRANGER), None).unwrap();
     let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-    assert!(code == Some(73) && line.contains(&format!("belongs to user {STRANGER}")), "{code:?}, {line}");
+    assert!(code == Some(70) && line.contains(&format!("belongs to user {STRANGER}")), "{code:?}, {line}");
     assert!(!home.file("ran").exists());
 }
 
@@ -561,9 +561,9 @@ fn no_command_writes_through_a_link_that_another_user_has_planted() {
     for (args, code, says) in [
         (&run[..], 69, "no server"),
         (&letter, 70, "it is a link"),
-        (&["serve", "--listen", "127.0.0.1:0"], 73, "belongs to"),
-        (&["serve", "--listen", "127.0.0.1:0", "--data", &data], 73, "is a link, which someone may have planted"),
-        (&["observe", "--listen", "127.0.0.1:0", "--journal", &journal, "--servers", &servers], 73, "it is a link"),
+        (&["serve", "--listen", "127.0.0.1:0"], 70, "belongs to"),
+        (&["serve", "--listen", "127.0.0.1:0", "--data", &data], 70, "is a link, which someone may have planted"),
+        (&["observe", "--listen", "127.0.0.1:0", "--journal", &journal, "--servers", &servers], 70, "it is a link"),
     ] {
         let mut command = home.command(args);
         command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("XDG_STATE_HOME").env("HOME", &users);

@@ -142,7 +142,7 @@ fn description(option: &clap::Arg) -> (String, String) {
 fn statuses_of(verb: &clap::Command) -> String {
     let rows = statuses::of(verb).iter().map(|(code, means, more)| {
         let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
-        format!("| {} | {}{more} |\n", *code as u8, cell(means))
+        format!("| {} | {}{more} |\n", code.status(), cell(means))
     });
     let rows = rows.collect::<String>();
     assert!(!rows.is_empty(), "{} has no exit codes", verb.get_name());

@@ -19,7 +19,7 @@ use crate::verb::{Context, Verb};
 /// The exit statuses of `lockkeeper admin copy`.
 const STATUSES: &[Status] = &[
     (Code::Done, "copied; with --dry-run, nothing prevents a copy", ""),
-    (Code::Mismatch, "nothing was copied: other content at the target, or tokens would fall", ""),
+    (Code::NoSuchLock, "nothing was copied: other content at the target, or tokens would fall", ""),
 ];
 
 /// `lockkeeper admin copy`.
@@ -112,7 +112,7 @@ async fn copy(args: CopyArgs, printer: &Printer) -> Result<u8, Failure> {
         // The problem is reported, and nothing was to be changed.
         Some(failure) => {
             printer.failure(&failure);
-            Ok(Code::Mismatch as u8)
+            Ok(Code::NoSuchLock.status())
         }
         None => Ok(0),
     }
@@ -181,14 +181,14 @@ fn refusal(copied: &Copied, to: &str) -> Option<Failure> {
     if copied.conflicting > 0 {
         let count = copied.conflicting;
         return Some(
-            Failure::new(Code::Mismatch, format!("{} with other content on the target", counted(count, "node")))
+            Failure::new(Code::NoSuchLock, format!("{} with other content on the target", counted(count, "node")))
                 .hint("look at them, then remove them or copy with --overwrite"),
         );
     }
     let token = copied.source_token.filter(|_| copied.tokens_fall())?;
     Some(
         Failure::new(
-            Code::Mismatch,
+            Code::NoSuchLock,
             format!("the target's tokens would not be above {token}, which the source has granted"),
         )
         .hint("copy with --raise-epoch, which raises them first")

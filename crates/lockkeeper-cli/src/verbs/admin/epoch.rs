@@ -19,8 +19,11 @@ use crate::verb::{Context, Verb};
 const STATUSES: &[Status] = &[
     (Code::Done, "printed, or raised", ""),
     (Code::NoSuchLock, "nothing was changed: the answer to the question was not yes", ""),
-    (Code::Usage, "the command line is wrong, or there is no terminal to ask on", ""),
-    (Code::Mismatch, "the node of the epoch holds no number", ""),
+    (
+        Code::Usage,
+        "the command line is wrong, there is no terminal to ask on, or the node of the epoch holds no number",
+        "",
+    ),
 ];
 
 /// `lockkeeper admin epoch`.

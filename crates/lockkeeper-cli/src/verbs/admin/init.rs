@@ -23,7 +23,7 @@ const STATUSES: &[Status] = &[
     (Code::Done, "set up; of existing nodes, the lists are as asked", ""),
     (Code::Refused, "the server refused", "the nodes before the refused one are set up"),
     (
-        Code::Mismatch,
+        Code::NoSuchLock,
         "without --acl: a kept list keeps clients out, or lets all administrate",
         "the latter only if this command has credentials",
     ),
@@ -116,7 +116,7 @@ async fn init(args: InitArgs, printer: &Printer) -> Result<u8, Failure> {
     };
     let credentials = ["--auth-file", "FILE"].into_iter().filter(|_| !has_credentials);
     let again = Suggested::new(["admin", "init", "--acl", &LockAcl::open_to_contend().to_string()]).with(credentials);
-    let failure = Failure::new(Code::Mismatch, message).hint("leave it if an administrator wants it so");
+    let failure = Failure::new(Code::NoSuchLock, message).hint("leave it if an administrator wants it so");
     Err(failure.advise(what, again).at(&settings.place))
 }
 

@@ -82,8 +82,8 @@ async fn deadlocks(args: DeadlocksArgs, printer: &Printer) -> Result<u8, Failure
     let all: Vec<_> = answers.from.iter().flat_map(|(_, found)| found).collect();
     let status = match all.iter().map(|deadlock| deadlock.certainty).min() {
         None => 0,
-        Some(Certainty::Certain) => Code::Declined as u8,
-        Some(_) => Code::NoSuchLock as u8,
+        Some(Certainty::Certain) => Code::Declined.status(),
+        Some(_) => Code::NoSuchLock.status(),
     };
     if printer.is_json() {
         let deadlocks = all.iter().map(|deadlock| view(deadlock)).collect();

@@ -223,7 +223,7 @@ impl Desk {
             chosen.push(filed);
         }
         if !self.may_run(&chosen, &read.foreign, terms)? {
-            return Ok(Code::NotAcquired as u8);
+            return Ok(Code::NotAcquired.status());
         }
         let mut signals = Signals::default();
         signals.add(ENDING)?;
@@ -232,7 +232,7 @@ impl Desk {
             if signals.are_to_end() {
                 let left = counted((chosen.len() - index) as u64, "letter");
                 self.printer.note(&format!("stopped by a signal: {left} not replayed"));
-                return Ok(Code::NotAcquired as u8);
+                return Ok(Code::NotAcquired.status());
             }
             let operation = &filed.letter.operation;
             match self.replay_one(&filed.letter, terms, &mut signals).await {
@@ -245,7 +245,7 @@ impl Desk {
                 }
             }
         }
-        Ok(if stayed == 0 { 0 } else { Code::NotAcquired as u8 })
+        Ok(if stayed == 0 { 0 } else { Code::NotAcquired.status() })
     }
 
     /// Returns whether the commands of these letters are to be run. Letters from where other users may write need `--foreign`, and

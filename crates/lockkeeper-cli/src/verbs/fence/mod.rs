@@ -31,17 +31,16 @@ const STATUSES: &[Status] = &[
     (Code::NoSuchLock, "of --reset: nothing was changed: the answer to the question was not yes", ""),
     (
         Code::Usage,
-        "the command line is wrong, or there is no token",
-        "also if there are tokens of several locks, or standard input is FILE or closed",
+        "the command line or the token is wrong; nothing was changed",
+        "no token, tokens of several locks, a token more than one epoch above the greatest; or standard input is FILE or closed",
     ),
     (
-        Code::CannotServe,
+        Code::Internal,
         "FILE or FILE.fence cannot be used",
         "for example because it is a link, a device or a directory, or FILE is itself the mark of a gate",
     ),
     (Code::NotAcquired, "another process was behind the gate until --wait was over", ""),
     (Code::Lost, "the token is stale; nothing was changed", ""),
-    (Code::Mismatch, "the token is more than one epoch above the greatest; nothing was changed", ""),
 ];
 
 /// `lockkeeper fence`.
@@ -187,7 +186,7 @@ fn reset(file: &FencedFile, args: &FenceArgs) -> Result<u8, Failure> {
     if !args.yes
         && !confirm::agreed(&format!("{name}: {before} becomes {after}, and older holders can pass again. Reset it?"))
     {
-        return Ok(Code::NoSuchLock as u8);
+        return Ok(Code::NoSuchLock.status());
     }
     let (at, by) = (Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ"), lockkeeper::admin::this_process());
     file.reset(args.token, &format!("reset {at} by {by} from {before} to {after}: {reason}"))?;
@@ -243,16 +242,16 @@ impl From<FileError> for Failure {
                 }
                 Failure::new(Code::Lost, error.to_string()).hint(hint)
             }
-            FileError::EpochAhead { .. } => Failure::new(Code::Mismatch, error.to_string())
+            FileError::EpochAhead { .. } => Failure::new(Code::Usage, error.to_string())
                 .hint("check the token; if the epoch was raised more than once meanwhile, add --force"),
             FileError::Busy { .. } => Failure::new(Code::NotAcquired, error.to_string()),
             FileError::NoMark { ref path, .. } => {
-                let failure = Failure::new(Code::CannotServe, error.to_string());
+                let failure = Failure::new(Code::Internal, error.to_string());
                 // The mark has the name of the file, and an extension.
                 let reset = Suggested::new([OsString::from("fence"), path.with_extension("").into()]);
                 failure.advise("make a new mark", reset.with(["--reset", "--reason", "WHY"]).elsewhere())
             }
-            error => Failure::new(Code::CannotServe, error.to_string()),
+            error => Failure::new(Code::Internal, error.to_string()),
         }
     }
 }

@@ -427,7 +427,7 @@ fn import(args: ImportArgs, printer: Printer) -> Result<u8, Failure> {
     {
         printer.note("without --servers, the jobs run once per user and machine, not once on all machines");
     }
-    Ok(if made.left > 0 { Code::NoSuchLock as u8 } else { 0 })
+    Ok(if made.left > 0 { Code::NoSuchLock.status() } else { 0 })
 }
 
 /// Returns the word that starts lockkeeper from this crontab: cron does not use the PATH of a shell.

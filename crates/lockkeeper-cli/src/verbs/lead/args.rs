@@ -12,9 +12,17 @@ use crate::verbs::run::args::{NodeFormatArg, OnRevoke, OnSuspect};
 /// The exit statuses of `lockkeeper lead`.
 pub(crate) const STATUSES: &[Status] = &[
     (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended lead, and its command if one ran", ""),
-    (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
-    (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
+    (
+        Code::Usage,
+        "the command line or a setting is wrong; nothing was done",
+        "also if other candidates use another node format, and if the chroot does not exist",
+    ),
+    (
+        Code::Unreachable,
+        "with `connection.retry` or `connection.delay`: the session expired while waiting",
+        "otherwise `lead` joins the queue again",
+    ),
+    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
     (
         Code::NotAcquired,
         "the wait was cancelled",
@@ -22,13 +30,6 @@ pub(crate) const STATUSES: &[Status] = &[
     ),
     (Code::Lost, "the leadership was lost, with --once or after SIGTERM, SIGINT or SIGQUIT", ""),
     (Code::Refused, "the server refused", ""),
-    (Code::Mismatch, "other candidates use another node format, or the chroot does not exist", ""),
-    (
-        Code::SessionExpired,
-        "the session expired while waiting",
-        "only if `connection.retry` or `connection.delay` is set; otherwise `lead` joins the queue again",
-    ),
-    (Code::NoNode, "the command has ended, and its node was removed before", ""),
     (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
     (Code::NotFound, "the command was not found", ""),
 ];

@@ -136,7 +136,7 @@ fn exit_statuses(own: &[Status], help: &str) -> Roff {
     for (code, means, detail) in entries {
         let detail = if detail.is_empty() { String::new() } else { format!("; {detail}") };
         roff.control("TP", []);
-        roff.text([bold((*code as u8).to_string())]);
+        roff.text([bold((code.status()).to_string())]);
         roff.text([roman(format!("{means}{detail}").replace('`', ""))]);
     }
     roff
@@ -262,7 +262,7 @@ mod tests {
         let text = String::from_utf8(rendered(run.unwrap()).unwrap()).unwrap();
         for (code, means, _) in crate::verbs::run::args::STATUSES {
             let means = means.replace('-', "\\-");
-            assert!(text.contains(&format!(".TP\n\\fB{}\\fR\n{means}", *code as u8)), "{means} is missing in {text}");
+            assert!(text.contains(&format!(".TP\n\\fB{}\\fR\n{means}", code.status())), "{means} is missing in {text}");
         }
     }
 }

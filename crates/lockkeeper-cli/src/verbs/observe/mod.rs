@@ -44,7 +44,7 @@ const STATUSES: &[Status] = &[
     (Code::Done, "SIGTERM, SIGINT or SIGQUIT has ended it", ""),
     (Code::Usage, "the command line or a setting is wrong", ""),
     (Code::Unreachable, "no server was reachable at the start, in no realm", "later it waits for the servers"),
-    (Code::CannotServe, "it cannot listen, or cannot use the directory of the journal", ""),
+    (Code::Internal, "it cannot listen, or cannot use the directory of the journal", ""),
     (Code::Refused, "the servers refuse, or are older than ZooKeeper 3.6", ""),
 ];
 
@@ -129,7 +129,7 @@ async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, Failure> {
     let parts = Settings::read(args.common.connect.clone(), printer)?.parts(&root).await?;
     let listener = listen(&args).await?;
     let journal = args.journal.as_deref().map(Journal::open).transpose();
-    let journal = journal.map_err(|error| Failure::new(Code::CannotServe, error.to_string()))?;
+    let journal = journal.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let limits = Limits { locks: args.max_locks, contenders: args.max_locks };
     let observation = Observation::new(Options { rules: args.alert.clone(), journal, limits });
     let connected = tokio::select! {
@@ -232,7 +232,7 @@ async fn listen(args: &ObserveArgs) -> Result<TcpListener, Failure> {
         return Err(Failure::new(Code::Usage, message).hint("listen on 127.0.0.1, or add --allow-remote"));
     }
     TcpListener::bind(args.listen).await.map_err(|error| {
-        Failure::new(Code::CannotServe, format!("cannot listen on {}: {error}", args.listen))
+        Failure::new(Code::Internal, format!("cannot listen on {}: {error}", args.listen))
             .hint("choose another address with --listen; port 0 takes a free port")
     })
 }

@@ -181,9 +181,9 @@ fn view<'a>(path: &str, asked: &'a Asked, answer: Option<&'a RevokeAnswer>) -> A
 /// Returns the exit status. A refusal counts more than a missing answer, because waiting does not change it.
 fn status(answers: &[RevokeAnswer]) -> u8 {
     if answers.iter().any(|answer| matches!(answer, RevokeAnswer::Refused(_))) {
-        Code::Declined as u8
+        Code::Declined.status()
     } else if answers.iter().any(|answer| !matches!(answer, RevokeAnswer::Released)) {
-        Code::NotAcquired as u8
+        Code::NotAcquired.status()
     } else {
         0
     }

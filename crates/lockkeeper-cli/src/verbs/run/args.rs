@@ -19,43 +19,31 @@ pub(crate) const STATUSES: &[Status] = &[
     (
         Code::Usage,
         "the command line or a setting is wrong; nothing was done",
-        "also if this `run` would wait for a lock that the `run` around it holds",
+        "also if the lock is in use in another way (another kind, another number of permits, another node format), if the chroot does not \
+         exist, and if this `run` would wait for a lock that the `run` around it holds",
     ),
-    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
-    (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::CannotServe, "the embedded server cannot use its directory, disk or address", ""),
+    (
+        Code::Unreachable,
+        "no server was reachable, or none answered by the end of the wait",
+        "with `connection.retry` or `connection.delay`, also if the session expired while waiting",
+    ),
+    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
     (
         Code::NotAcquired,
         "not acquired: taken (--try), --wait is over, or the wait was cancelled",
         "`revoke --node` cancels a wait, and so does deleting the waiting node",
     ),
-    (Code::Lost, "the lock was lost while the command ran", "the command was stopped, or had just ended"),
+    (
+        Code::Lost,
+        "the lock was lost while the command ran, or before its release",
+        "the command was stopped, or had ended; also if a higher priority took a leased lock, and if the end of a job may not be in its \
+         records",
+    ),
     (Code::Refused, "the server refused", ""),
-    (
-        Code::Mismatch,
-        "the lock is in use in another way, or the chroot does not exist",
-        "another number of permits, another kind of lock, or another node format",
-    ),
-    (Code::Preempted, "a higher priority took the leased lock", "the command was stopped, or had just ended"),
-    (
-        Code::SessionExpired,
-        "the session expired while waiting",
-        "only if `connection.retry` or `connection.delay` is set; otherwise `run` joins the queue again",
-    ),
-    (
-        Code::NoNode,
-        "the command has ended, and there was no node left to unlock",
-        "it was removed at the end; or a higher priority took the leased lock, and released it before `run` noticed",
-    ),
     (
         Code::Kept,
         "an earlier run of the job failed or crashed, and a person must decide",
         "only with --on-failure keep or --on-crash keep; lockkeeper jobs resolve decides",
-    ),
-    (
-        Code::NotRecorded,
-        "the command of a job succeeded, but the records may show a crash",
-        "no server confirmed the end, or the records were changed meanwhile; under --on-crash retry, another machine may run the slot again",
     ),
     (Code::TooLong, "the command ran for longer than --max-run, and was stopped", "the status of timeout(1)"),
     (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
@@ -68,7 +56,7 @@ NAME is a name like nightly or team/nightly, meaning /locks/nightly and /locks/t
 all held or none: run takes them in the order of their paths, so that no two commands wait for each other.
 
 All users of one lock use it in the same way: --shared goes with plain and --exclusive, --permits with the same --permits, --class \
-with --class, --lease with --lease. Another way, or another --format, at the same path is refused with 78, because the two would \
+with --class, --lease with --lease. Another way, or another --format, at the same path is refused with 64, because the two would \
 not exclude each other. (One order is checked only if the path does not exist yet: a holder with --format numbered, and a \
 newcomer without it. So use it for all contenders of a path, or for none.) Only --permits and the plain kinds do, so they wait: a plain or shared hold takes all permits.
 
@@ -199,7 +187,7 @@ pub(crate) struct RunArgs {
     #[arg(long, short, hide_short_help = true)]
     pub quiet: bool,
     /// Exit with this status if the lock is not acquired; with 0, say nothing about it
-    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired as u8, hide_short_help = true)]
+    #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired.status(), hide_short_help = true)]
     pub conflict_exit_code: u8,
     /// Try again this many times, with pauses, if the lock is not granted within --wait [default: 0; with --background,
     /// the setting background.retries]

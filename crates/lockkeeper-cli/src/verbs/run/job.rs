@@ -362,7 +362,7 @@ async fn run_slot(
             if let (None, Some(keeper)) = (&ended.cause, &acquisition.keeper) {
                 broken::tell_author(keeper, held, printer).await;
             }
-            printer.ended(super::args::STATUSES, Code::NoNode)
+            printer.ended(super::args::STATUSES, Code::Lost)
         }
         Err(loss) => {
             let cause = ended.cause.unwrap_or_else(|| loss.to_string());
@@ -372,7 +372,7 @@ async fn run_slot(
         Ok(recorded) => match own_status(&ended) {
             Some(code) => printer.ended(super::args::STATUSES, code),
             // The other machines find a crash, or may find one.
-            None if !recorded && ended.status == 0 => printer.ended(super::args::STATUSES, Code::NotRecorded),
+            None if !recorded && ended.status == 0 => printer.ended(super::args::STATUSES, Code::Lost),
             None => ended.status,
         },
     })

@@ -45,7 +45,7 @@ impl LockedRun {
     /// Notes that the exit status is one of lockkeeper's own; returns it.
     pub(super) fn end_with(&mut self, code: Code) -> u8 {
         self.own = Some(code);
-        code as u8
+        code.status()
     }
 
     /// Waits for a signal that ends the wait for the locks.

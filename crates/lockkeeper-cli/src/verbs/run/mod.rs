@@ -165,7 +165,7 @@ async fn end(
         drop(guard);
         records.finish().await;
         acquisition.leave(LEAVING).await;
-        return Ok(locked.end_with(if preempted { Code::Preempted } else { Code::Lost }));
+        return Ok(locked.end_with(if preempted { Code::Lost } else { Code::Lost }));
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
@@ -198,7 +198,7 @@ fn status(request: &Request, ended: CommandEnd, released: Result<Option<String>,
         problem.iter().for_each(|problem| printer.note(problem));
     }
     match released {
-        Ok(_) if ended.preempted => locked.end_with(Code::Preempted),
+        Ok(_) if ended.preempted => locked.end_with(Code::Lost),
         // The lock was not lost after all, but the command got SIGTERM.
         Ok(_) if ended.stopped => locked.end_with(Code::Lost),
         Ok(_) if ended.too_long => locked.end_with(Code::TooLong),
@@ -207,8 +207,8 @@ fn status(request: &Request, ended: CommandEnd, released: Result<Option<String>,
             printer.note(&format!("{} was lost while --on-demote ran: {loss}", request.locks()));
             ended.status
         }
-        Err(Loss::Preempted) => locked.end_with(Code::Preempted),
-        Err(Loss::Removed) => locked.end_with(Code::NoNode),
+        Err(Loss::Preempted) => locked.end_with(Code::Lost),
+        Err(Loss::Removed) => locked.end_with(Code::Lost),
         Err(loss) => {
             let cause = ended.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{} was lost before the command ended: {cause}", request.locks()));

@@ -112,7 +112,7 @@ async fn serve(args: ServeArgs, printer: &Printer) -> Result<u8, Failure> {
     tokio::select! {
         error = server.stopped() => {
             let message = format!("the server has stopped: {error}");
-            Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
+            Err(Failure::new(Code::Internal, message).hint(error.hint()))
         }
         _ = signals.next() => {
             service::tell(&[NotifyState::Stopping], printer);
@@ -169,7 +169,7 @@ async fn serve_machine(
     tokio::select! {
         error = hosted.server().stopped() => {
             let message = format!("the server has stopped: {error}");
-            Err(Failure::new(Code::CannotServe, message).hint(error.hint()))
+            Err(Failure::new(Code::Internal, message).hint(error.hint()))
         }
         _ = signals.next() => {
             service::tell(&[NotifyState::Stopping], printer);

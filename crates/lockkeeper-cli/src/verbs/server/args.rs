@@ -12,7 +12,7 @@ const STATUSES: &[Status] = &[
     (Code::Done, "done; of status: the server runs", ""),
     (Code::Usage, "the command line or a setting is wrong; nothing was done", "also if the place is an ensemble"),
     (Code::Unreachable, "the server is not running, does not answer, or was not started again", ""),
-    (Code::CannotServe, "a directory, a backup or the data cannot be used", ""),
+    (Code::Internal, "a directory, a backup or the data cannot be used", ""),
     (Code::NotAcquired, "of stop and restore: sessions are open, so nothing was done", "`--force` does it"),
     (Code::Refused, "the server belongs to another user or to another program", ""),
 ];

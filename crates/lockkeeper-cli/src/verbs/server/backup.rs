@@ -23,13 +23,13 @@ pub(crate) fn copy(from: &Path, to: &Path) -> Result<Copied, Failure> {
 /// Makes a directory that only this user can enter.
 pub(crate) fn make(dir: &Path) -> Result<(), Failure> {
     let made = DirBuilder::new().mode(0o700).create(dir);
-    made.map_err(|error| Failure::new(Code::CannotServe, format!("cannot make {}: {error}", dir.display())))
+    made.map_err(|error| Failure::new(Code::Internal, format!("cannot make {}: {error}", dir.display())))
 }
 
 fn copy_files(from: &Path, to: &Path) -> Result<Copied, Failure> {
     let failed = |what: &str, path: &Path| {
         let what = format!("{what} {}", path.display());
-        move |error: io::Error| Failure::new(Code::CannotServe, format!("cannot {what}: {error}"))
+        move |error: io::Error| Failure::new(Code::Internal, format!("cannot {what}: {error}"))
     };
     let mut copied = Copied::default();
     for entry in std::fs::read_dir(from).map_err(failed("read", from))? {

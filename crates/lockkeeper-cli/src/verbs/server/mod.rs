@@ -127,7 +127,7 @@ impl Desk {
             let status = Status { directory, data_bytes, command_version: own, ..Status::default() };
             let place = &self.place;
             self.say(&format!("{place} is not running (its directory is {})\n", status.directory), &status)?;
-            return Ok(Code::Unreachable as u8);
+            return Ok(Code::Unreachable.status());
         };
         let (pid, report) = (endpoint.pid().await.ok().flatten(), self.report(&endpoint).await?);
         let Report { version, uptime, sessions, contenders, nodes } = report;
@@ -219,10 +219,7 @@ impl Desk {
         let was_running = self.runs().await?;
         let turn = control::start_lock(&self.home).await?;
         let Some(stopped) = control::stop(&self.home, false).await? else {
-            return Err(Failure::new(
-                Code::CannotServe,
-                format!("{} has no data to back up", self.home.dir().display()),
-            ));
+            return Err(Failure::new(Code::Internal, format!("{} has no data to back up", self.home.dir().display())));
         };
         let since = stopped.since;
         // The copy is made durable later: the server is away for as short as possible.
@@ -235,7 +232,7 @@ impl Desk {
         let Copied { files, bytes } = copied?;
         backup::settle(&fresh, &directory).map_err(|error| {
             _ = std::fs::remove_dir_all(&fresh);
-            Failure::new(Code::CannotServe, format!("cannot write {}: {error}", directory.display()))
+            Failure::new(Code::Internal, format!("cannot write {}: {error}", directory.display()))
         })?;
         started?;
         let name = directory.display().to_string();
@@ -253,7 +250,7 @@ impl Desk {
         if !directory.join("format").is_file() {
             let message = format!("{} is not a backup: it has no file named format", directory.display());
             return Err(
-                Failure::new(Code::CannotServe, message).hint("name the directory that lockkeeper server backup made")
+                Failure::new(Code::Internal, message).hint("name the directory that lockkeeper server backup made")
             );
         }
         let turn = control::start_lock(&self.home).await?;
@@ -285,7 +282,7 @@ impl Desk {
         };
         // After a failure, the data before may be in the stage.
         let kept = exchanged.map_err(|error| {
-            Failure::new(Code::CannotServe, format!("cannot replace {}: {error}", self.data().display()))
+            Failure::new(Code::Internal, format!("cannot replace {}: {error}", self.data().display()))
         })?;
         _ = std::fs::remove_dir_all(stage.dir());
         let above = i64::from(epoch.get()) << 48;
@@ -318,7 +315,7 @@ impl Desk {
             Ok(Some(hosted)) => hosted,
             Ok(None) => {
                 let message = format!("{} was started just now; nothing was done", self.place);
-                return Err(Failure::new(Code::CannotServe, message).hint("restore again"));
+                return Err(Failure::new(Code::Internal, message).hint("restore again"));
             }
             Err(error) if is_unreadable(&error) => {
                 self.printer.note(&format!(
@@ -359,7 +356,7 @@ impl Desk {
             let raised = async {
                 let last = admin.token_epoch().await?.max(old);
                 let next = TokenEpoch::new(last.get() + 1);
-                let next = next.ok_or_else(|| Failure::new(Code::Mismatch, format!("epoch {last} is the last one")))?;
+                let next = next.ok_or_else(|| Failure::new(Code::Internal, format!("epoch {last} is the last one")))?;
                 Ok::<_, Failure>(admin.raise_token_epoch(next).await?)
             };
             let raised = raised.await;
@@ -373,7 +370,7 @@ impl Desk {
         })?;
         // The server has synced what it wrote, not what was copied.
         backup::sync(&data)
-            .map_err(|error| Failure::new(Code::CannotServe, format!("cannot write {}: {error}", data.display())))?;
+            .map_err(|error| Failure::new(Code::Internal, format!("cannot write {}: {error}", data.display())))?;
         Ok(raised)
     }
 
@@ -449,7 +446,7 @@ impl Desk {
     fn new_directory(&self, name: &Path) -> Result<(PathBuf, PathBuf), Failure> {
         let name =
             std::path::absolute(name).map_err(|error| Failure::system("cannot read the current directory", error))?;
-        let refuse = |why: &str| Failure::new(Code::CannotServe, format!("{} {why}", name.display()));
+        let refuse = |why: &str| Failure::new(Code::Internal, format!("{} {why}", name.display()));
         let Some(last) = name.file_name() else { return Err(refuse("is not a name for a new directory")) };
         if name.symlink_metadata().is_ok() {
             return Err(refuse("exists already; choose a new name"));
