@@ -159,13 +159,13 @@ async fn end(
     locked: &mut LockedRun,
 ) -> Result<u8, Failure> {
     let (request, printer) = (acquisition.request, &acquisition.request.printer);
-    if let Ok(CommandEnd { loss: Some(_), preempted, .. }) = ran {
+    if let Ok(CommandEnd { loss: Some(_), .. }) = ran {
         // The loss was reported when it happened. There is nothing to release; closing the session deletes a node that
         // is left.
         drop(guard);
         records.finish().await;
         acquisition.leave(LEAVING).await;
-        return Ok(locked.end_with(if preempted { Code::Lost } else { Code::Lost }));
+        return Ok(locked.end_with(Code::Lost));
     }
     let succeeded = ran.as_ref().is_ok_and(|outcome| outcome.status == 0 && !outcome.preempted);
     let deadline = Instant::now() + RELEASING;
@@ -198,17 +198,15 @@ fn status(request: &Request, ended: CommandEnd, released: Result<Option<String>,
         problem.iter().for_each(|problem| printer.note(problem));
     }
     match released {
-        Ok(_) if ended.preempted => locked.end_with(Code::Lost),
-        // The lock was not lost after all, but the command got SIGTERM.
-        Ok(_) if ended.stopped => locked.end_with(Code::Lost),
+        // The lock was not lost after all, but the command got a signal.
+        Ok(_) if ended.preempted || ended.stopped => locked.end_with(Code::Lost),
         Ok(_) if ended.too_long => locked.end_with(Code::TooLong),
         Ok(_) => ended.status,
         Err(loss) if locked.outlived && !ended.stopped => {
             printer.note(&format!("{} was lost while --on-demote ran: {loss}", request.locks()));
             ended.status
         }
-        Err(Loss::Preempted) => locked.end_with(Code::Lost),
-        Err(Loss::Removed) => locked.end_with(Code::Lost),
+        Err(Loss::Preempted | Loss::Removed) => locked.end_with(Code::Lost),
         Err(loss) => {
             let cause = ended.cause.unwrap_or_else(|| loss.to_string());
             printer.note(&format!("{} was lost before the command ended: {cause}", request.locks()));
