@@ -21,8 +21,8 @@ const STATUSES: &[Status] = &[
     (Code::NoSuchLock, "nothing was changed: the answer to the question was not yes", ""),
     (
         Code::Usage,
-        "the command line is wrong, there is no terminal to ask on, or the node of the epoch holds no number",
-        "",
+        "the command line is wrong, or there is no terminal to ask on",
+        "also if the node of the epoch holds no number",
     ),
 ];
 

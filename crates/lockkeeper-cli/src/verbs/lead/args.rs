@@ -19,8 +19,8 @@ pub(crate) const STATUSES: &[Status] = &[
     ),
     (
         Code::Unreachable,
-        "with `connection.retry` or `connection.delay`: the session expired while waiting",
-        "otherwise `lead` joins the queue again",
+        "the session expired while waiting",
+        "only if `connection.retry` or `connection.delay` is set; otherwise `lead` joins the queue again",
     ),
     (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
     (
