@@ -31,7 +31,10 @@ const STATUSES: &[Status] = &[
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 Tokens grow for the life of one ensemble. In an ensemble that was rebuilt empty, restored from an older backup or replaced, tokens \
 begin below earlier ones. Then raise the epoch above the greatest token that any resource has seen, before the holders return. The \
-epoch can never be lowered, so the command asks first; without a terminal it refuses unless --yes is given.", ""))]
+epoch can never be lowered, so the command asks first; without a terminal it refuses unless --yes is given.", "\
+Examples:
+  lockkeeper admin epoch
+  lockkeeper admin epoch --above 68719476741"))]
 pub(crate) struct EpochArgs {
     /// Raise the epoch, so that all later tokens are greater than this one
     #[arg(long, value_name = "TOKEN")]

@@ -15,7 +15,14 @@ use crate::verb::{Context, Verb};
 
 /// `lockkeeper admin`.
 #[derive(Debug, clap::Args)]
-#[command(arg_required_else_help = true)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  lockkeeper admin init --servers zk1:2181,zk2:2181 --auth-file ops
+  lockkeeper admin epoch
+  lockkeeper admin gc"
+)]
 pub(crate) struct AdminArgs {
     /// The action on the servers.
     #[command(subcommand)]

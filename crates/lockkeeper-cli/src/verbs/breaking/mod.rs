@@ -31,7 +31,9 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 The removed holder is notified, but it may be at work beside the next holder until it has stopped. Only a resource that checks \
-LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.", ""))]
+LOCKKEEPER_TOKEN is safe then. The break is recorded, with its author and its reason: lockkeeper list --broken.", "\
+Examples:
+  lockkeeper break nightly --reason 'its host is down'"))]
 pub(crate) struct BreakArgs {
     /// The lock
     #[arg(add = Completes::Locks)]

@@ -38,6 +38,9 @@ const FILES: &str = "<files>";
 
 /// `lockkeeper completions`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper completions bash > lockkeeper.bash")]
 pub(crate) struct CompletionsArgs {
     /// The shell.
     pub shell: Shell,

@@ -21,7 +21,11 @@ use crate::inquiry::inquire_session_timeout;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 The later layer counts: defaults, /etc/lockkeeper/config.toml, ~/.config/lockkeeper/config.toml, --properties files, a --config \
-file, the environment, flags. With a properties file, the defaults are those of Contentserv's document.")]
+file, the environment, flags. With a properties file, the defaults are those of Contentserv's document.
+
+Examples:
+  lockkeeper config
+  lockkeeper config --servers zk1:2181 --connect")]
 pub(crate) struct ConfigArgs {
     /// Open a session, and print the session timeout that the server grants
     #[arg(long)]

@@ -34,7 +34,10 @@ const STATUSES: &[Status] = &[
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 A ring is certain if each waiter says that it keeps its holds while it waits: a lockkeeper run in the command of another one, a run of \
 several locks, or a program that says so. Without that, a session that holds one lock and waits for another is a likely party, \
-because a process may have several threads.", ""))]
+because a process may have several threads.", "\
+Examples:
+  lockkeeper deadlocks
+  lockkeeper deadlocks team --json"))]
 pub(crate) struct DeadlocksArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     #[arg(add = Completes::Locks)]

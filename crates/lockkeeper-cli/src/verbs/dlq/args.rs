@@ -23,7 +23,10 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(
     arg_required_else_help = true,
-    add = Statuses(STATUSES), after_help = help(STATUSES, "", "")
+    add = Statuses(STATUSES), after_help = help(STATUSES, "", "\
+Examples:
+  lockkeeper dlq list
+  lockkeeper dlq replay --all")
 )]
 pub(crate) struct DlqArgs {
     /// The action on the letters.
@@ -35,6 +38,10 @@ pub(crate) struct DlqArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum DlqVerb {
     /// List the letters that wait, the oldest first
+    #[command(after_help = "\
+Examples:
+  lockkeeper dlq list
+  lockkeeper dlq list --all --json")]
     List {
         /// List the replayed and dropped letters too
         #[arg(long)]
@@ -44,6 +51,9 @@ pub(crate) enum DlqVerb {
         place: DlqPlace,
     },
     /// Show one letter
+    #[command(after_help = "\
+Examples:
+  lockkeeper dlq show 01981d")]
     Show {
         /// The operation, or the beginning of its id
         operation: String,
@@ -52,6 +62,10 @@ pub(crate) enum DlqVerb {
         place: DlqPlace,
     },
     /// Run the command of a letter under its lock; mark the letter if the command succeeds
+    #[command(after_help = "\
+Examples:
+  lockkeeper dlq replay 01981d
+  lockkeeper dlq replay --all")]
     Replay {
         /// The operations, or the beginnings of their ids
         #[arg(required_unless_present = "all", conflicts_with = "all")]
@@ -75,6 +89,9 @@ pub(crate) enum DlqVerb {
         place: DlqPlace,
     },
     /// Mark letters as no longer wanted
+    #[command(after_help = "\
+Examples:
+  lockkeeper dlq drop 01981d --reason obsolete")]
     Drop {
         /// The operations, or the beginnings of their ids
         #[arg(required = true)]

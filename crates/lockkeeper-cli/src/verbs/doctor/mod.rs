@@ -54,7 +54,10 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 Each finding begins with !! if it is serious, or with ! if it is a notice, and ends with the command that handles it. The last lines \
-say what the command could not see.", ""))]
+say what the command could not see.", "\
+Examples:
+  lockkeeper doctor
+  lockkeeper doctor team --json"))]
 pub(crate) struct DoctorArgs {
     /// Where to look for locks: a name below /locks, or an absolute path [default: /locks]
     #[arg(add = Completes::Locks)]

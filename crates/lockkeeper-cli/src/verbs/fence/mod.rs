@@ -47,12 +47,14 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 Beside FILE, FILE.fence keeps the greatest token so far. It is locked while FILE is replaced or the command runs. A smaller token is \
-refused with exit status 76, and nothing is changed. Use it in a job:
-  lockkeeper run nightly -- sh -c 'report > new && lockkeeper fence all < new'
-  lockkeeper run nightly -- lockkeeper fence /mirror -- rsync -a src/ /mirror/
+refused with exit status 76, and nothing is changed.
 
 Standard input is read to its end: if generating the contents may fail, generate them first. With a command, the gate stays \
-closed until the command, and everything that it leaves running, has ended.", ""))]
+closed until the command, and everything that it leaves running, has ended.", "\
+Examples:
+  lockkeeper run nightly -- sh -c 'report > new && lockkeeper fence all < new'
+  lockkeeper run nightly -- lockkeeper fence mirror -- rsync -a src/ /mirror/
+  lockkeeper fence report.json --show"))]
 pub(crate) struct FenceArgs {
     /// The file, or a name for the resource that the command changes; not a symbolic link
     #[arg(value_name = "FILE")]

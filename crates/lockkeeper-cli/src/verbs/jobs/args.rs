@@ -178,7 +178,10 @@ pub(crate) struct ImportArgs {
 /// `lockkeeper jobs resolve`.
 #[derive(Debug, clap::Args)]
 #[command(group(clap::ArgGroup::new("decision").required(true)))]
-#[command(add = Statuses(RESOLVE), after_help = help(RESOLVE, "", ""))]
+#[command(add = Statuses(RESOLVE), after_help = help(RESOLVE, "", "\
+Examples:
+  lockkeeper jobs resolve nightly --again
+  lockkeeper jobs resolve nightly --accept"))]
 pub(crate) struct ResolveArgs {
     /// The job
     #[arg(add = Completes::Locks)]
@@ -200,7 +203,10 @@ pub(crate) struct ResolveArgs {
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(RERUN), after_help = help(RERUN, "\
 It runs nothing itself. The next machine that asks runs the slot: with --once-per the newest slot that ran, before that of the \
-present; with --slot, the next machine that asks for this text.", ""))]
+present; with --slot, the next machine that asks for this text.", "\
+Examples:
+  lockkeeper jobs rerun nightly
+  lockkeeper jobs rerun build 4711"))]
 pub(crate) struct RerunArgs {
     /// The job
     #[arg(add = Completes::Locks)]
@@ -215,7 +221,9 @@ pub(crate) struct RerunArgs {
 /// `lockkeeper jobs forget`.
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(FORGET), after_help = help(FORGET, "\
-A job that is running is refused, because nothing would record its end. Wait for its end, or end it: lockkeeper revoke NAME.", ""))]
+A job that is running is refused, because nothing would record its end. Wait for its end, or end it: lockkeeper revoke NAME.", "\
+Examples:
+  lockkeeper jobs forget report"))]
 pub(crate) struct ForgetArgs {
     /// The job
     #[arg(add = Completes::Locks)]

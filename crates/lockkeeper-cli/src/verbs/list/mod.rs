@@ -37,6 +37,11 @@ use crate::{
 
 /// `lockkeeper list`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  lockkeeper list
+  lockkeeper list team --waiting
+  lockkeeper list --sort held")]
 pub(crate) struct ListArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     #[arg(add = Completes::Locks)]

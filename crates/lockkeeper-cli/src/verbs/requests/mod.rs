@@ -40,7 +40,11 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(
     args_conflicts_with_subcommands = true,
-    override_usage = "lockkeeper requests [PREFIX] [OPTIONS]\n       lockkeeper requests <VERB>"
+    override_usage = "lockkeeper requests [PREFIX] [OPTIONS]\n       lockkeeper requests <VERB>",
+    after_help = "\
+Examples:
+  lockkeeper requests
+  lockkeeper requests team --decided"
 )]
 pub(crate) struct RequestsArgs {
     /// A decision.
@@ -87,7 +91,10 @@ impl Verb for RequestsArgs {
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 The first answer counts. After an approval, the requestor takes the lock while its owner may still be at work: only a resource that \
-checks LOCKKEEPER_TOKEN is safe then. To see earlier decisions: lockkeeper requests --decided.", ""))]
+checks LOCKKEEPER_TOKEN is safe then. To see earlier decisions: lockkeeper requests --decided.", "\
+Examples:
+  lockkeeper requests approve nightly --reason 'the owner hangs'
+  lockkeeper requests reject nightly --reason 'the owner is nearly done'"))]
 pub(crate) struct DecideArgs {
     /// The lock
     #[arg(add = Completes::Locks)]

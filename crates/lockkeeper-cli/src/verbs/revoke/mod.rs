@@ -32,7 +32,10 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 A revoke takes nothing by force. A command under lockkeeper run gets the signal of its --on-revoke, and the lock is free when it has \
-ended. To remove a holder by force: lockkeeper break.", ""))]
+ended. To remove a holder by force: lockkeeper break.", "\
+Examples:
+  lockkeeper revoke nightly --reason 'the host reboots'
+  lockkeeper revoke nightly --wait 30s"))]
 pub(crate) struct RevokeArgs {
     /// The lock
     #[arg(add = Completes::Locks)]

@@ -13,7 +13,12 @@ use crate::args::values::duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Any ZooKeeper client on this machine can use it. It is one server on one disk, not an ensemble. Stop it with Ctrl-C or SIGTERM: \
-everything that was acknowledged is on the disk.")]
+everything that was acknowledged is on the disk.
+
+Examples:
+  lockkeeper serve
+  lockkeeper serve --memory --listen 127.0.0.1:2181
+  lockkeeper serve --machine")]
 pub(crate) struct ServeArgs {
     /// Listen here; port 0 takes a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2181")]

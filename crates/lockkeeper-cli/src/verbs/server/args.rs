@@ -23,7 +23,10 @@ const STATUSES: &[Status] = &[
     arg_required_else_help = true,
     add = Statuses(STATUSES), after_help = help(STATUSES, "\
 The server is this user's own, or with --machine the one that all users share. Sessions are on its disk: a restart within their \
-timeout loses no hold and no position in a queue.", "")
+timeout loses no hold and no position in a queue.", "\
+Examples:
+  lockkeeper server status
+  lockkeeper server restart")
 )]
 pub(crate) struct ServerArgs {
     /// The action on the server.
@@ -35,12 +38,19 @@ pub(crate) struct ServerArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum ServerVerb {
     /// Print whether the server runs, its version, its age and its size
+    #[command(after_help = "\
+Examples:
+  lockkeeper server status
+  lockkeeper server status --machine")]
     Status {
         /// The server, and the form of the output.
         #[command(flatten)]
         common: Common,
     },
     /// Stop the server, unless sessions are open: their commands would start it again
+    #[command(after_help = "\
+Examples:
+  lockkeeper server stop")]
     Stop {
         /// Stop it although sessions are open, by SIGKILL if it hangs
         #[arg(long)]
@@ -50,6 +60,9 @@ pub(crate) enum ServerVerb {
         common: Common,
     },
     /// Start the server again, with this version of lockkeeper; holders and waiters go on
+    #[command(after_help = "\
+Examples:
+  lockkeeper server restart")]
     Restart {
         /// The server, and the form of the output.
         #[command(flatten)]
@@ -58,6 +71,9 @@ pub(crate) enum ServerVerb {
     /// Copy the server's data to a new directory; holders and waiters go on
     ///
     /// The server is stopped for as long as the copy takes.
+    #[command(after_help = "\
+Examples:
+  lockkeeper server backup locks-2026-11-25")]
     Backup {
         /// The directory for the copy, which must not exist
         #[arg(value_name = "DIR")]
@@ -69,6 +85,9 @@ pub(crate) enum ServerVerb {
     /// Replace the server's data by a backup, unless sessions are open
     ///
     /// The data before it is kept beside it. The epoch is raised, so that all tokens to come exceed the earlier ones.
+    #[command(after_help = "\
+Examples:
+  lockkeeper server restore locks-2026-11-25")]
     Restore {
         /// The directory with the backup, which is not changed
         #[arg(value_name = "DIR")]

@@ -40,7 +40,10 @@ const STATUSES: &[Status] = &[
 
 /// `lockkeeper show`.
 #[derive(Debug, clap::Args)]
-#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", ""))]
+#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", "\
+Examples:
+  lockkeeper show nightly
+  lockkeeper show nightly --json"))]
 pub(crate) struct ShowArgs {
     /// The lock
     #[arg(add = Completes::Locks)]

@@ -45,7 +45,10 @@ const STATUSES: &[Status] = &[
 /// `lockkeeper top`.
 #[cfg(feature = "top")]
 #[derive(Debug, clap::Args)]
-#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", ""))]
+#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", "\
+Examples:
+  lockkeeper top
+  lockkeeper top team --sort rate"))]
 pub(crate) struct TopArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     #[arg(add = Completes::Locks)]

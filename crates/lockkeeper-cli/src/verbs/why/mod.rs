@@ -43,7 +43,11 @@ const STATUSES: &[Status] = &[(Code::Done, "printed", "also that the lock is fre
 
 /// `lockkeeper why`.
 #[derive(Debug, clap::Args)]
-#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", ""))]
+#[command(add = Statuses(STATUSES), after_help = help(STATUSES, "", "\
+Examples:
+  lockkeeper why nightly
+  lockkeeper why nightly --mine
+  lockkeeper why nightly --at 02:13"))]
 pub(crate) struct WhyArgs {
     /// The lock
     #[arg(add = Completes::Locks)]
