@@ -46,7 +46,7 @@ impl Code {
     }
 }
 
-/// What a code means in a verb, and a detail that only the manual has. Help and docs/command.md are generated from these. Every verb ends
+/// What a code means in a verb, and a detail that only the manual has. Help and docs/commands are generated from these. Every verb ends
 /// with 64 if the command line or a setting is wrong.
 pub(crate) type Status = (Code, &'static str, &'static str);
 

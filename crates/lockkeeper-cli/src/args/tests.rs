@@ -7,6 +7,7 @@ use clap::Parser;
 use clap::error::ErrorKind;
 
 use super::{Args, Verb, run_alone};
+use crate::args::connect::ConnectArgs;
 use crate::verbs::serve::args::LimitArgs;
 
 // The manual describes a build with the default features.
@@ -48,36 +49,79 @@ fn help_is_broken_into_lines_once() {
     }
 }
 
-/// Returns the manual, README and the guide.
-fn documents() -> Vec<(PathBuf, String)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let guide = std::fs::read_dir(root.join("docs/guide")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = guide.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
-    let files = [root.join("README.md"), root.join("docs/command.md")].into_iter().chain(pages);
-    files.map(|file| (file.clone(), std::fs::read_to_string(&file).unwrap())).collect()
+/// Returns the pages below a directory of the repository, in order.
+fn pages(directory: &str) -> Vec<(PathBuf, String)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(directory);
+    let mut pages: Vec<_> = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()).collect();
+    pages.retain(|path| path.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    pages.into_iter().map(|page| (page.clone(), std::fs::read_to_string(&page).unwrap())).collect()
 }
 
+/// Returns the manual: the pages of the command, and that of its server.
+fn manual() -> Vec<(PathBuf, String)> {
+    let server = pages("docs").into_iter().filter(|(page, _)| page.ends_with("server.md"));
+    pages("docs/commands").into_iter().chain(server).collect()
+}
+
+/// Returns the manual, README and the guide.
+fn documents() -> Vec<(PathBuf, String)> {
+    let readme = pages("").into_iter().filter(|(page, _)| page.ends_with("README.md"));
+    readme.chain(pages("docs/commands")).chain(pages("docs/guide")).collect()
+}
+
+/// Whether a text names an option.
+fn names(text: &str, option: &str) -> bool {
+    let option = format!("--{option}");
+    let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+    text.match_indices(&option).any(|(at, _)| ends(&text[at + option.len()..]))
+}
+
+/// The options of the place, which all verbs have, are in the page of all verbs, and the limits of the server in its own.
 #[test]
-fn the_manual_names_every_option_and_no_other() {
-    let (_, manual) = documents().remove(1);
-    let commands = commands();
-    let known: Vec<_> =
-        commands.iter().flat_map(clap::Command::get_arguments).filter_map(clap::Arg::get_long).collect();
-    let named = |option: &str| {
-        let option = format!("--{option}");
-        let ends = |rest: &str| !rest.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
-        manual.match_indices(&option).any(|(at, _)| ends(&manual[at + option.len()..]))
-    };
-    // The limits of the server are in docs/server.md.
+fn the_page_of_each_verb_names_its_options_and_the_manual_no_other() {
+    let pages = manual();
+    let page = |name: &str| &pages.iter().find(|(path, _)| path.ends_with(name)).unwrap_or_else(|| panic!("{name}")).1;
     let limits = <LimitArgs as clap::Args>::augment_args(clap::Command::new("limits"));
-    let elsewhere = |option: &str| limits.get_arguments().any(|limit| limit.get_long() == Some(option));
-    let missing: Vec<_> = known.iter().filter(|option| !elsewhere(option) && !named(option)).collect();
-    assert!(missing.is_empty(), "{missing:?} is missing in docs/command.md");
-    for (at, _) in manual.match_indices("`--") {
-        let option: String = manual[at + 3..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
-        // An option of cargo, not of lockkeeper.
-        let family = option.ends_with('-') && known.iter().any(|known| known.starts_with(&option));
-        assert!(known.contains(&option.as_str()) || family || option == "features", "docs/command.md has --{option}");
+    let place = <ConnectArgs as clap::Args>::augment_args(clap::Command::new("place"));
+    let is_of = |option: &clap::Arg, others: &clap::Command| {
+        others.get_arguments().any(|other| {
+            other.get_long() == option.get_long()
+                && other.get_help().map(ToString::to_string) == option.get_help().map(ToString::to_string)
+        })
+    };
+    fn collect<'a>(command: &'a clap::Command, all: &mut Vec<&'a clap::Arg>) {
+        all.extend(command.get_arguments().filter(|option| option.get_long().is_some() && !option.is_hide_set()));
+        command.get_subcommands().for_each(|verb| collect(verb, all));
+    }
+    let mut root = Args::command();
+    root.build();
+    let (mut missing, mut known) = (Vec::new(), vec!["help", "version"]);
+    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+        let mut options = Vec::new();
+        collect(verb, &mut options);
+        for option in options {
+            let name = option.get_long().unwrap();
+            let place = match option {
+                _ if name == "help" => "commands/README.md".to_owned(),
+                option if is_of(option, &place) => "commands/README.md".to_owned(),
+                option if is_of(option, &limits) => "docs/server.md".to_owned(),
+                _ => format!("commands/{}.md", verb.get_name()),
+            };
+            if !names(page(&place), name) {
+                missing.push(format!("{place}: --{name}"));
+            }
+            known.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "the manual lacks {missing:#?}");
+    for (path, text) in pages.iter().filter(|(path, _)| !path.ends_with("docs/server.md")) {
+        for (at, _) in text.match_indices("`--") {
+            let option: String =
+                text[at + 3..].chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+            let family = option.ends_with('-') && known.iter().any(|known| known.starts_with(&option));
+            assert!(known.contains(&option.as_str()) || family, "{} has --{option}", path.display());
+        }
     }
 }
 

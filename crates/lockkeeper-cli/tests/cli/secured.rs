@@ -121,7 +121,7 @@ fn credentials_of_a_file_open_the_nodes_of_their_access_list() {
     check_that_credentials_open_nodes(&server.line());
 }
 
-/// The list of docs/command.md: clients without the right keep their locks, and touch neither the epoch nor the jobs.
+/// The list of docs/commands: clients without the right keep their locks, and touch neither the epoch nor the jobs.
 #[test]
 fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let machine = Home::new();
@@ -129,7 +129,7 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let serve = ["serve", "--memory", "--listen", "127.0.0.1:0", "--accounts", "accounts"];
     let mut server = Running::start(&mut machine.command(&serve));
     let servers = server.line();
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/command.md");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands/README.md");
     let page = std::fs::read_to_string(page).unwrap();
     let recipe: Vec<_> =
         page.lines().filter_map(|line| line.strip_prefix("    lockkeeper admin init --servers zk1")).collect();

@@ -180,7 +180,7 @@ settings! {
         .more("The default is open. Servers of this machine refuse the option. PERMS are letters of cdrwa: create, delete, read, \
              write, administrate. Commas separate entries.");
     /// The directory of this user's own server.
-    StateDir = row("state_dir", "DIR", "this user's server").default("[see above](#this-users-server)", "").flag("--state-dir", false)
+    StateDir = row("state_dir", "DIR", "this user's server").default("[this user's server](server.md#this-users-server)", "").flag("--state-dir", false)
         .help("Keep the state of this user's own server in this directory")
         .more("The server is used if no servers are set. The default is $XDG_STATE_HOME/lockkeeper or ~/.local/state/lockkeeper.");
     /// The directory of the server that all users of this machine share.

@@ -1,13 +1,14 @@
-//! The tables of docs/command.md and docs/server.md, generated from the definitions of the command line.
+//! The tables of docs/commands and docs/server.md, generated from the definitions of the command line.
 //!
 //! In a page, `<!-- table: KIND WORDS -->` begins a table and `<!-- end of table -->` ends it. To rewrite them all:
 //! `LOCKKEEPER_BLESS=1 cargo test -p lockkeeper-cli tables`.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::PathBuf;
 
 use lockkeeper_config::settings::Key;
 
+use super::manual;
 use crate::args::definitions;
 use crate::statuses::{self, Statuses};
 
@@ -17,18 +18,16 @@ const END: &str = "<!-- end of table -->\n";
 
 #[test]
 fn the_tables_of_the_manual_are_those_of_the_definitions() {
-    for (page, least) in [("command.md", 20), ("server.md", 1)] {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(page);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let (mut made, mut rest, mut count) = (String::new(), text.as_str(), 0);
+    for (path, text) in manual() {
+        let (mut made, mut rest) = (String::new(), text.as_str());
         while let Some((before, after)) = rest.split_once(BEGIN.0) {
             let (words, after) = after.split_once(BEGIN.1).expect("the beginning of a table ends in its line");
             let (_, after) = after.split_once(END).unwrap_or_else(|| panic!("the table {words:?} has no end"));
             made += &format!("{before}{}{words}{}{}{END}", BEGIN.0, BEGIN.1, table(words));
-            (rest, count) = (after, count + 1);
+            rest = after;
         }
         made += rest;
-        assert!(count >= least, "only {count} tables of {page} are made of the definitions");
+        let page = path.display();
         if std::env::var_os("LOCKKEEPER_BLESS").is_some() {
             std::fs::write(&path, &made).unwrap();
         } else if let Some((is, should)) = text.lines().zip(made.lines()).find(|(is, should)| is != should) {
@@ -39,8 +38,59 @@ fn the_tables_of_the_manual_are_those_of_the_definitions() {
     }
 }
 
-/// Returns a table: `verbs`, `options VERB..`, `options VERB.. / HEADING`, `statuses VERB..`, `settings`, `variables`,
-/// `variables of the command`.
+/// So a new verb, a new option and a new exit status have their place in the manual.
+#[test]
+fn the_page_of_each_verb_has_its_head_and_all_its_tables() {
+    fn check(command: &clap::Command, words: &str, page: &(PathBuf, String), limits: &str, missing: &mut Vec<String>) {
+        let mut needed = vec![format!("head {words}")];
+        if command.get::<Statuses>().is_some() {
+            needed.push(format!("statuses {words}"));
+        }
+        if command.has_subcommands() {
+            needed.push(format!("verbs {words}"));
+        }
+        let listed: Vec<_> = command.get_arguments().filter(|option| is_listed(option)).collect();
+        // A table with the row of `--json` alone would say nothing.
+        let is_alone = |option: &clap::Arg| {
+            option.get_long() == Some("json")
+                && !listed.iter().any(|other| other.get_long() != Some("json") && other.get_help_heading().is_none())
+        };
+        for option in listed.iter().filter(|option| !is_alone(option)) {
+            let heading = option.get_help_heading().map_or_else(String::new, |heading| format!(" / {heading}"));
+            needed.push(format!("options {words}{heading}"));
+        }
+        needed.dedup();
+        // The options of the place are in the page of all verbs. Verbs with the same options may share a table.
+        needed.retain(|words| !words.ends_with(PLACE) && !page.1.contains(&table(words)));
+        needed.retain(|words| !limits.contains(&table(words)));
+        missing.extend(needed.iter().map(|words| format!("{}: {words}", page.0.display())));
+        for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+            check(verb, &format!("{words} {}", verb.get_name()), page, limits, missing);
+        }
+    }
+    let (pages, mut missing) = (manual(), Vec::new());
+    let limits = pages.iter().find(|(path, _)| path.ends_with("docs/server.md")).unwrap();
+    let mut root = definitions();
+    root.build();
+    for verb in root.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
+        let name = verb.get_name();
+        match pages.iter().find(|(path, _)| path.ends_with(format!("commands/{name}.md"))) {
+            Some(page) => check(verb, name, page, &limits.1, &mut missing),
+            None => missing.push(format!("docs/commands/{name}.md")),
+        }
+    }
+    assert!(missing.is_empty(), "the manual lacks {missing:#?}");
+}
+
+/// The end of the name of the table with the options of the place.
+const PLACE: &str = " / Where the locks are";
+
+fn is_listed(option: &clap::Arg) -> bool {
+    option.get_long().is_some_and(|long| long != "help") && !option.is_hide_set()
+}
+
+/// Returns a table: `verbs`, `verbs VERB`, `head VERB..`, `options VERB..`, `options VERB.. / HEADING`, `statuses` (of a verb that has none
+/// of its own), `statuses VERB..`, `settings`, `variables`, `variables of the command`.
 fn table(words: &str) -> String {
     if words == "variables of the command" {
         return variables(&OF_THE_COMMAND);
@@ -56,7 +106,8 @@ fn table(words: &str) -> String {
         command.find_subcommand(verb).unwrap_or_else(|| panic!("{words:?}: there is no verb {verb}"))
     });
     match kind {
-        "verbs" => verbs_of(verb),
+        "verbs" => verbs_of(verb, of.is_empty()),
+        "head" => head(verb),
         "options" => options_of(verb, heading),
         "statuses" => statuses_of(verb),
         "variables" if of.is_empty() => variables(&OTHERS),
@@ -64,13 +115,29 @@ fn table(words: &str) -> String {
     }
 }
 
-fn verbs_of(command: &clap::Command) -> String {
+/// Returns what begins the part of a verb: what it does, how it is used, and its examples.
+fn head(verb: &clap::Command) -> String {
+    let does = verb.get_about().map(ToString::to_string).unwrap_or_default();
+    let usage = verb.clone().term_width(120).render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").lines().map(|line| format!("usage: {}\n", line.trim()));
+    let help = verb.get_after_long_help().or(verb.get_after_help()).map_or_else(String::new, ToString::to_string);
+    let examples = help.split("\n\n").filter_map(|text| text.strip_prefix("Examples:\n"));
+    let examples = examples.flat_map(str::lines).map(|line| format!("{}\n", line.trim()));
+    let (usage, examples) = (usage.collect::<String>(), examples.collect::<String>());
+    let examples = if examples.is_empty() { String::new() } else { format!("\n```sh\n{examples}```\n") };
+    format!("{}.\n\n```text\n{usage}```\n{examples}", cell(&does))
+}
+
+/// Returns the verbs of a command. Those of the main command have pages.
+fn verbs_of(command: &clap::Command, has_pages: bool) -> String {
     let mut table = "| verb | does |\n|---|---|\n".to_owned();
     for verb in command.get_subcommands().filter(|verb| !verb.is_hide_set() && verb.get_name() != "help") {
         let does = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let names: Vec<_> = verb.get_positionals().filter(|argument| !argument.is_last_set()).map(argument).collect();
         let names = names.iter().map(|name| format!(" {name}")).collect::<String>();
-        _ = writeln!(table, "| `{}{names}` | {} |", verb.get_name(), cell(&does));
+        let name = verb.get_name();
+        let (before, after) = if has_pages { ("[", format!("]({name}.md)")) } else { ("", String::new()) };
+        _ = writeln!(table, "| {before}`{name}{names}`{after} | {} |", cell(&does));
     }
     table
 }
@@ -85,9 +152,7 @@ fn argument(argument: &clap::Arg) -> String {
 
 fn options_of(command: &clap::Command, heading: Option<&str>) -> String {
     let mut table = "| option | means | default |\n|---|---|---|\n".to_owned();
-    let options = command
-        .get_arguments()
-        .filter(|option| option.get_long().is_some_and(|long| long != "help") && option.get_help_heading() == heading);
+    let options = command.get_arguments().filter(|option| is_listed(option) && option.get_help_heading() == heading);
     let mut count = 0;
     for option in options {
         let (means, default) = description(option);
@@ -140,12 +205,13 @@ fn description(option: &clap::Arg) -> (String, String) {
 
 /// Returns the exit codes of a verb.
 fn statuses_of(verb: &clap::Command) -> String {
-    let rows = statuses::of(verb).iter().map(|(code, means, more)| {
+    let own = statuses::of(verb);
+    let listed = if own.is_empty() { statuses::USUAL } else { own };
+    let rows = listed.iter().map(|(code, means, more)| {
         let more = if more.is_empty() { String::new() } else { format!("; {}", cell(more)) };
         format!("| {} | {}{more} |\n", code.status(), cell(means))
     });
     let rows = rows.collect::<String>();
-    assert!(!rows.is_empty(), "{} has no exit codes", verb.get_name());
     format!("| status | means |\n|---|---|\n{rows}")
 }
 
@@ -185,12 +251,12 @@ fn cell(text: &str) -> String {
 const OF_THE_COMMAND: [(&str, &str); 5] = [
     (
         "LOCKKEEPER_TOKEN",
-        "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](#fence-and-epoch) included. \
+        "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](admin.md#admin-epoch) included. \
          Not set with `--permits`: several permits are held at the same time, so none is the newest",
     ),
     ("LOCKKEEPER_PATH", "the lock's path"),
     ("LOCKKEEPER_NODE", "the node of this hold"),
-    ("LOCKKEEPER_SLOT", "of a [job](guide/jobs.md): the name of its slot, such as `2026-11-22`"),
+    ("LOCKKEEPER_SLOT", "of a [job](../guide/jobs.md): the name of its slot, such as `2026-11-22`"),
     ("LOCKKEEPER_HELD", "the nodes of this hold and of the holds around it, one per line; for lockkeeper itself"),
 ];
 
