@@ -273,6 +273,86 @@ mod tests {
         assert_eq!(broken, expected);
     }
 
+    /// Returns the anchors of a page: those of its headings, as GitHub and mdBook make them, and those that it names.
+    fn anchors(text: &str) -> BTreeSet<String> {
+        let (mut found, mut is_code) = (BTreeSet::new(), false);
+        for line in text.lines() {
+            is_code ^= line.trim_start().starts_with("```");
+            let heading = line.trim_start_matches('#');
+            if is_code || heading.len() == line.len() || !heading.starts_with(' ') {
+                continue;
+            }
+            let kept = |c: char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+            let anchor: String = heading.trim().chars().filter(|c| kept(*c)).collect();
+            let anchor = anchor.to_lowercase().replace(' ', "-");
+            let again = (1..).map(|count| format!("{anchor}-{count}")).find(|again| !found.contains(again));
+            let is_new = found.insert(anchor);
+            found.extend(again.filter(|_| !is_new));
+        }
+        found.extend(attributes(text, "id").map(str::to_owned));
+        found
+    }
+
+    /// Returns the pages that a text names by their place in the repository, with their anchors.
+    fn named(text: &str) -> impl Iterator<Item = &str> {
+        text.match_indices("docs/").filter_map(|(at, _)| {
+            let part_of = |c: char| c.is_ascii_alphanumeric() || matches!(c, '/' | '-' | '_' | '.' | '#');
+            let name = &text[at..at + text[at..].find(|c| !part_of(c)).unwrap_or(text.len() - at)];
+            let begins = !text[..at].ends_with(|c: char| c.is_ascii_alphanumeric());
+            let page = name.split('#').next().is_some_and(|path| path.trim_end_matches('.').ends_with(".md"));
+            (begins && page).then(|| name.trim_end_matches('.'))
+        })
+    }
+
+    /// The links of the pages, and the pages that sources, packages and programs name.
+    #[test]
+    fn every_link_and_every_page_that_is_named_exists_with_its_heading() {
+        let (root, mut files) = (root(), ROOT_PAGES.map(PathBuf::from).to_vec());
+        for directory in ["docs", "crates", "contrib", "xtask/src", "lab", "examples", "interop"] {
+            files_below(&root, Path::new(directory), &mut files).unwrap();
+        }
+        // The tests of this file have links to nothing.
+        files.retain(|file| !file.ends_with("xtask/src/site.rs"));
+        let texts: Vec<_> =
+            files.iter().filter_map(|file| Some((file, fs::read_to_string(root.join(file)).ok()?))).collect();
+        let is_broken = |target: &Path, anchor: &str| match fs::read_to_string(root.join(target)) {
+            Ok(text) if target.extension().is_some_and(|kind| kind == "md") => {
+                !anchor.is_empty() && !anchors(&text).contains(anchor)
+            }
+            _ => !root.join(target).exists(),
+        };
+        let (mut count, mut broken) = (0, Vec::new());
+        for (file, text) in &texts {
+            let mut check = |target: &Path, anchor: &str| {
+                count += 1;
+                if is_broken(target, anchor) {
+                    broken.push(format!("{}: {}#{anchor}", file.display(), target.display()));
+                }
+            };
+            if file.extension().is_some_and(|kind| kind == "md") {
+                with_links(text, |link| {
+                    if !link.contains(':') {
+                        let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+                        let own = || (*file).clone();
+                        let target = match path {
+                            "" => own(),
+                            path => normal(&file.parent().unwrap_or(Path::new("")).join(path)),
+                        };
+                        check(&target, anchor);
+                    }
+                    None
+                });
+            } else {
+                for name in named(text) {
+                    let (path, anchor) = name.split_once('#').unwrap_or((name, ""));
+                    check(Path::new(path), anchor);
+                }
+            }
+        }
+        assert!(broken.is_empty(), "{} of {count} lead to nothing: {broken:#?}", broken.len());
+        assert!(count > 500, "{count}");
+    }
+
     /// The words of a text, in small letters.
     fn words(text: &str) -> Vec<String> {
         text.split(|c: char| !c.is_alphanumeric() && c != '_')
