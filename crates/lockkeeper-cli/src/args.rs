@@ -18,8 +18,8 @@ use clap::{CommandFactory, FromArgMatches, Parser};
 use self::values::before_command;
 use crate::exit::{Code, Failure};
 use crate::output::{self, Printer};
-use crate::verbs::Verb;
 use crate::verbs::run::args::RunArgs;
+use crate::verbs::{self, Verb};
 
 /// Runs commands under locks that hold across processes and machines.
 ///
@@ -27,6 +27,7 @@ use crate::verbs::run::args::RunArgs;
 /// With --servers or LOCKKEEPER_SERVERS, they are those of an Apache ZooKeeper ensemble, shared by all its users.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version, arg_required_else_help = true, max_term_width = 100)]
+#[command(override_help = verbs::overview())]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]

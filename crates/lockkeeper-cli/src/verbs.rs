@@ -1,7 +1,7 @@
 //! The verbs: a folder for each, and a row in the table below.
 //!
-//! A folder has the options of its verb, its exit statuses, what it does, and its texts. To add a verb, add its folder, its `mod`
-//! and its row.
+//! A folder has the options of its verb, its exit statuses, what it does, and its texts. To add a verb, add its folder, its `mod`,
+//! its row with the group of the help that it belongs to, and its page in docs/commands.
 
 pub(crate) mod admin;
 pub(crate) mod breaking;
@@ -31,14 +31,86 @@ use crate::args::connect::ConnectArgs;
 use crate::exit::Failure;
 use crate::verb::{Context, Verb as _};
 
-/// Makes the enum of the verbs from rows: the text of the help, the name, the options.
+/// A group of verbs in the help, and in the manual pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Group {
+    Run,
+    Look,
+    Decide,
+    Jobs,
+    Servers,
+    Hidden,
+}
+
+impl Group {
+    /// The groups of the help, in order, with their headings.
+    const SHOWN: [(Group, &str); 5] = [
+        (Group::Run, "Run something under a lock"),
+        (Group::Look, "Look at locks"),
+        (Group::Decide, "Decide about a lock"),
+        (Group::Jobs, "Jobs, and commands that got no lock"),
+        (Group::Servers, "Servers and settings"),
+    ];
+}
+
+/// Verbs that share a line of the help, which fits a small terminal.
+const ALIKE: [(&[&str], &str); 6] = [
+    (&["list", "top"], "List the locks in use, once or as they change"),
+    (&["show", "why"], "Show who holds a lock and who waits, and what you can do"),
+    (&["deadlocks", "doctor"], "Find rings of waits, and trouble of servers, locks and jobs"),
+    (&["revoke", "break"], "Ask the holders of a lock to release it, or remove one"),
+    (&["serve", "server"], "Run the embedded server; show, stop or back it up"),
+    (&["completions", "man"], "Print a script for a shell's completion, or a manual page"),
+];
+
+/// Returns the help of the command: its verbs, in groups.
+pub(crate) fn overview() -> String {
+    let mut text = String::from(
+        "Runs commands under locks that hold across processes and machines.\n\
+         Usage: lockkeeper VERB [OPTIONS]; all options of a verb: lockkeeper help VERB\n\n",
+    );
+    for (group, heading) in Group::SHOWN {
+        text += &format!("{heading}\n");
+        let mut rows: Vec<_> = of(group).collect();
+        while let Some((name, about)) = rows.first() {
+            let alike = ALIKE.iter().find(|(names, _)| names.contains(&name.as_str()));
+            let is_named = |other: &str| alike.map_or(other == name, |(names, _)| names.contains(&other));
+            let names: Vec<_> = rows.iter().map(|(name, _)| name.clone()).filter(|name| is_named(name)).collect();
+            // One of them may be missing in this build.
+            let about = alike.filter(|_| names.len() > 1).map_or(*about, |(_, about)| about);
+            text += &format!("  {:<18} {about}\n", names.join(", "));
+            rows.retain(|(name, _)| !names.contains(name));
+        }
+    }
+    text
+}
+
+/// Returns the verbs of the group of a verb, without it.
+pub(crate) fn neighbours(verb: &str) -> Vec<String> {
+    let group = ROWS.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(verb)).map(|(group, ..)| *group);
+    let all = group.into_iter().flat_map(of).map(|(name, _)| name);
+    all.filter(|name| name != verb).collect()
+}
+
+/// Returns the name of each verb of a group, and what it does.
+fn of(group: Group) -> impl Iterator<Item = (String, &'static str)> {
+    let rows = ROWS.iter().filter(move |(of, ..)| *of == group);
+    rows.map(|(_, name, about)| (name.to_lowercase(), about.trim()))
+}
+
+/// Makes the enum of the verbs from rows: the text of the help, the name, the options, and the group.
 macro_rules! verbs {
-    ($($(#[doc = $about:literal])+ $([$attribute:meta])* $name:ident($options:ty) $(if $feature:literal)?;)+) => {
+    ($($(#[doc = $about:literal])+ $([$attribute:meta])* $name:ident($options:ty) in $group:ident $(if $feature:literal)?;)+) => {
         /// What to do.
         #[derive(Debug, clap::Subcommand)]
         pub(crate) enum Verb {
             $($(#[cfg(feature = $feature)])? $(#[doc = $about])+ $(#[$attribute])* $name(Box<$options>),)+
         }
+
+        /// The group, the name and what the help says of each verb, in order.
+        const ROWS: &[(Group, &str, &str)] = &[
+            $($(#[cfg(feature = $feature)])? (Group::$group, stringify!($name), concat!($($about),+)),)+
+        ];
 
         impl Verb {
             /// Whether the output is JSON.
@@ -66,51 +138,51 @@ macro_rules! verbs {
 
 verbs! {
     /// Run a command while holding a lock, or several
-    Run(run::RunArgs);
+    Run(run::RunArgs) in Run;
     /// Run a command on one of several machines, the leader
-    Lead(lead::LeadArgs);
+    Lead(lead::LeadArgs) in Run;
+    /// Replace a file, or run a command, unless a newer holder did
+    Fence(fence::FenceArgs) in Run;
     /// List the locks that have holders or waiters
     [command(aliases = ["ls", "ps"])]
-    List(list::ListArgs);
-    /// Show the holders and waiters of a lock
-    Show(show::ShowArgs);
-    /// Show jobs that run once per slot, and how each run ended
-    Jobs(jobs::JobsArgs);
+    List(list::ListArgs) in Look;
     /// Show the locks on this terminal, as they change
-    Top(top::TopArgs) if "top";
+    Top(top::TopArgs) in Look if "top";
+    /// Show the holders and waiters of a lock
+    Show(show::ShowArgs) in Look;
     /// Explain why a lock is not available now, and what to do about it
-    Why(why::WhyArgs);
+    Why(why::WhyArgs) in Look;
+    /// Show who held a lock, how holds ended, and who was refused
+    History(history::HistoryArgs) in Look;
     /// Show contenders that wait for each other in a ring
-    Deadlocks(deadlocks::DeadlocksArgs);
+    Deadlocks(deadlocks::DeadlocksArgs) in Look;
     /// Look for trouble: servers, clocks, locks, leftovers and jobs
-    Doctor(doctor::DoctorArgs);
-    /// Show who held a lock, how each hold ended, and who was refused
-    History(history::HistoryArgs);
-    /// Observe all locks of all clients: metrics, a journal and alerts
-    Observe(observe::ObserveArgs);
+    Doctor(doctor::DoctorArgs) in Look;
+    /// Observe all locks of all clients: metrics, journal, alerts
+    Observe(observe::ObserveArgs) in Look;
     /// Ask the holders of a lock to release it
-    Revoke(revoke::RevokeArgs);
+    Revoke(revoke::RevokeArgs) in Decide;
     /// Remove the holder of a lock by force, with a reason
-    Break(breaking::BreakArgs);
+    Break(breaking::BreakArgs) in Decide;
     /// List the pending decisions about leased locks, and decide
-    Requests(requests::RequestsArgs);
+    Requests(requests::RequestsArgs) in Decide;
+    /// Show jobs that run once per slot, and how each run ended
+    Jobs(jobs::JobsArgs) in Jobs;
     /// List, replay and drop commands that never got their lock
-    Dlq(dlq::DlqArgs);
-    /// Replace a file, or run a command, unless a newer holder did
-    Fence(fence::FenceArgs);
-    /// Set up, raise the epoch of, copy and tidy up servers
-    Admin(admin::AdminArgs);
-    /// Print every setting and its origin
-    Config(config::ConfigArgs);
+    Dlq(dlq::DlqArgs) in Jobs;
     /// Run the embedded server, as a ZooKeeper for this machine
-    Serve(serve::ServeArgs);
+    Serve(serve::ServeArgs) in Servers;
     /// Show, stop, restart or back up the server of this machine
-    Server(server::ServerArgs);
+    Server(server::ServerArgs) in Servers;
+    /// Set up, raise the epoch of, copy and tidy up servers
+    Admin(admin::AdminArgs) in Servers;
+    /// Print every setting and its origin
+    Config(config::ConfigArgs) in Servers;
     /// Print a script that completes commands, options and names of locks in a shell
-    Completions(completions::CompletionsArgs);
+    Completions(completions::CompletionsArgs) in Servers;
     /// Print a manual page, or write them all to a directory
-    Man(man::ManArgs);
+    Man(man::ManArgs) in Servers;
     /// Print the version
     [command(hide = true)]
-    Version(man::VersionArgs);
+    Version(man::VersionArgs) in Hidden;
 }

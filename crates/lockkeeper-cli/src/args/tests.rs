@@ -19,6 +19,21 @@ fn definitions_are_consistent() {
     Args::command().debug_assert();
 }
 
+/// The first thing that people read. Alike verbs share a line.
+#[test]
+fn the_help_of_the_command_names_each_visible_verb_once_and_fits_a_small_terminal() {
+    let text = crate::verbs::overview();
+    assert!(text.lines().count() <= 24 && text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    let lines = text.lines().filter_map(|line| line.strip_prefix("  "));
+    let mut named: Vec<_> = lines.flat_map(|line| line.split("  ").next().unwrap().split(", ")).collect();
+    named.sort_unstable();
+    let root = Args::command();
+    let mut verbs: Vec<_> =
+        root.get_subcommands().filter(|verb| !verb.is_hide_set()).map(clap::Command::get_name).collect();
+    verbs.sort_unstable();
+    assert_eq!(named, verbs);
+}
+
 /// Returns every command with its help.
 fn commands() -> Vec<clap::Command> {
     fn collect(command: &clap::Command, all: &mut Vec<clap::Command>) {

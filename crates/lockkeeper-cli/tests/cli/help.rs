@@ -7,15 +7,19 @@ use crate::harness::{Home, Served, failure, without_time};
 const VERBS: &[&[&str]] = &[
     &[],
     &["run"],
+    &["lead"],
     &["list"],
     &["show"],
     &["jobs"],
     &["jobs", "import"],
     &["jobs", "resolve"],
     &["jobs", "rerun"],
+    &["jobs", "expect"],
     &["jobs", "forget"],
     &["why"],
     &["deadlocks"],
+    &["doctor"],
+    &["history"],
     &["top"],
     &["revoke"],
     &["break"],
@@ -42,6 +46,7 @@ const VERBS: &[&[&str]] = &[
     &["server", "restart"],
     &["server", "backup"],
     &["server", "restore"],
+    &["completions"],
     &["man"],
 ];
 
@@ -76,6 +81,16 @@ fn short_help_fits_one_screen_and_all_help_fits_the_terminal() {
     for option in ["--auth-file <FILE>", "--acl <LIST>", "Give the shared nodes this access list", "--create-chroot"] {
         assert!(init.contains(option), "{option:?} is missing in {init}");
     }
+}
+
+#[test]
+fn the_help_of_the_command_has_five_groups_however_it_is_asked_for() {
+    let home = Home::new();
+    let text = help(&home, &[], "--help", 80);
+    let groups = text.lines().skip(3).filter(|line| !line.starts_with(' '));
+    assert_eq!(groups.count(), 5, "{text}");
+    assert_eq!(text, help(&home, &[], "-h", 80));
+    assert_eq!(text, String::from_utf8(home.output(&["help"]).stdout).unwrap());
 }
 
 /// Each option is under the heading of its subject.
@@ -190,7 +205,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["jobs", "run", "a"], "run a command as a job: lockkeeper run a --once-per day --"),
         (&["jobs", "history", "a"], "list its runs: lockkeeper jobs a --"),
         (&["jobs", "show", "a"], "see that job: lockkeeper jobs a --"),
-        (&["list", "--reason", "x"], "hint: --reason is an option of run, revoke, break, "),
+        (&["list", "--reason", "x"], "hint: --reason is an option of run, fence, revoke, break, "),
         (&["list", "--verbose"], "hint: --verbose is an option of run\n"),
         (&["list", "--all"], "too: lockkeeper list /\n"),
         (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),
