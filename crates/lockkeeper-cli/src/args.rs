@@ -27,7 +27,11 @@ use crate::verbs::{self, Verb};
 /// With --servers or LOCKKEEPER_SERVERS, they are those of an Apache ZooKeeper ensemble, shared by all its users.
 #[derive(Debug, Parser)]
 #[command(name = "lockkeeper", version, arg_required_else_help = true, max_term_width = 100)]
-#[command(override_help = verbs::overview())]
+#[command(override_help = verbs::overview(), after_help = "\
+Examples:
+  lockkeeper run nightly -- ./job.sh
+  lockkeeper list
+  lockkeeper why nightly")]
 pub(crate) struct Args {
     /// What to do.
     #[command(subcommand)]

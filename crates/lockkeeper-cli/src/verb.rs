@@ -16,6 +16,18 @@ pub(crate) struct Context<'a> {
     pub definitions: fn() -> clap::Command,
 }
 
+/// The files of a verb beside those of the place, as its definition carries them: the name, and what the file is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Files(pub &'static [(&'static str, &'static str)]);
+
+impl clap::builder::CommandExt for Files {}
+
+/// The variables that a verb sets for its command, as its definition carries them. The texts have marks of Markdown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sets(pub &'static [(&'static str, &'static str)]);
+
+impl clap::builder::CommandExt for Sets {}
+
 /// A verb. Its options implement it; a row in [`crate::verbs`] makes it known.
 pub(crate) trait Verb: clap::Args {
     /// What it takes as most verbs do.

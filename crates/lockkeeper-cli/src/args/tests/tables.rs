@@ -11,6 +11,7 @@ use lockkeeper_config::settings::Key;
 use super::manual;
 use crate::args::definitions;
 use crate::statuses::{self, Statuses};
+use crate::verbs::run::args::VARIABLES;
 
 /// The text before and after the name of a table.
 const BEGIN: (&str, &str) = ("<!-- table: ", " -->\n");
@@ -93,7 +94,7 @@ fn is_listed(option: &clap::Arg) -> bool {
 /// of its own), `statuses VERB..`, `settings`, `variables`, `variables of the command`.
 fn table(words: &str) -> String {
     if words == "variables of the command" {
-        return variables(&OF_THE_COMMAND);
+        return variables(VARIABLES);
     }
     if words == "settings" {
         return settings();
@@ -247,19 +248,7 @@ fn cell(text: &str) -> String {
     words.collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// The variables of a command under a lock, and others that are not settings.
-const OF_THE_COMMAND: [(&str, &str); 5] = [
-    (
-        "LOCKKEEPER_TOKEN",
-        "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](admin.md#admin-epoch) included. \
-         Not set with `--permits`: several permits are held at the same time, so none is the newest",
-    ),
-    ("LOCKKEEPER_PATH", "the lock's path"),
-    ("LOCKKEEPER_NODE", "the node of this hold"),
-    ("LOCKKEEPER_SLOT", "of a [job](../guide/jobs.md): the name of its slot, such as `2026-11-22`"),
-    ("LOCKKEEPER_HELD", "the nodes of this hold and of the holds around it, one per line; for lockkeeper itself"),
-];
-
+/// Variables that are not settings, beside those of a command under a lock.
 const OTHERS: [(&str, &str); 4] = [
     ("LOCKKEEPER_CONFIG", "`--config`"),
     ("LOCKKEEPER_PROPERTIES", "`--properties`, with `:` between several"),
@@ -274,7 +263,7 @@ const OTHERS: [(&str, &str); 4] = [
 fn every_variable_that_lockkeeper_knows_is_in_the_manual() {
     let mut known = lockkeeper_config::settings::known_variables();
     known.retain(|name| !Key::ALL.iter().any(|key| key.variable() == *name));
-    let mut named: Vec<_> = OF_THE_COMMAND.iter().chain(&OTHERS).map(|(name, _)| (*name).to_owned()).collect();
+    let mut named: Vec<_> = VARIABLES.iter().chain(&OTHERS).map(|(name, _)| (*name).to_owned()).collect();
     known.sort();
     named.sort();
     assert_eq!(known, named);

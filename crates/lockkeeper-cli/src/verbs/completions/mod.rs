@@ -25,7 +25,7 @@ use crate::exit::Failure;
 use crate::inquiry::connect_running;
 use crate::output::{Printer, tolerate_closed};
 use crate::settings::{Part, Settings, lock_path};
-use crate::verb::{Context, Verb};
+use crate::verb::{Context, Files, Verb};
 
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__complete";
@@ -38,7 +38,7 @@ const FILES: &str = "<files>";
 
 /// `lockkeeper completions`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(add = Files(&[("~/.bashrc, ~/.zshrc, ~/.config/fish/config.fish", "where a shell reads the script")]), after_help = "\
 Examples:
   lockkeeper completions bash > lockkeeper.bash")]
 pub(crate) struct CompletionsArgs {

@@ -4,6 +4,7 @@ use clap::Subcommand;
 
 use crate::args::common::Common;
 use crate::statuses::{Code, Status, Statuses, help};
+use crate::verb::Files;
 
 /// The exit statuses of `lockkeeper dlq`.
 const STATUSES: &[Status] = &[
@@ -23,6 +24,7 @@ const STATUSES: &[Status] = &[
 #[derive(Debug, clap::Args)]
 #[command(
     arg_required_else_help = true,
+    add = Files(&[("~/.local/state/lockkeeper/dead-letters.jsonl", "the letters, without --dead-letter")]),
     add = Statuses(STATUSES), after_help = help(STATUSES, "", "\
 Examples:
   lockkeeper dlq list

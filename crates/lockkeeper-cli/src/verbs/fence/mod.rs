@@ -23,7 +23,7 @@ use crate::output;
 use crate::settings;
 use crate::statuses::{Status, Statuses, help};
 use crate::text::plain;
-use crate::verb::{Context, Verb};
+use crate::verb::{Context, Files, Verb};
 
 /// The exit statuses of `lockkeeper fence`.
 const STATUSES: &[Status] = &[
@@ -45,6 +45,7 @@ const STATUSES: &[Status] = &[
 
 /// `lockkeeper fence`.
 #[derive(Debug, clap::Args)]
+#[command(add = Files(&[("FILE.fence", "the greatest token so far; locked while FILE is replaced or the command runs")]))]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 Beside FILE, FILE.fence keeps the greatest token so far. It is locked while FILE is replaced or the command runs. A smaller token is \
 refused with exit status 76, and nothing is changed.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use crate::args::common::Common;
 use crate::args::values::{Completes, duration};
 use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
+use crate::verb::Sets;
 use crate::verbs::run::LeaderCommands;
-use crate::verbs::run::args::{NodeFormatArg, OnRevoke, OnSuspect};
+use crate::verbs::run::args::{NodeFormatArg, OnRevoke, OnSuspect, VARIABLES};
 
 /// The exit statuses of `lockkeeper lead`.
 pub(crate) const STATUSES: &[Status] = &[
@@ -65,6 +66,7 @@ fn long_help() -> String {
     after_help = "All options, exit statuses and more examples: lockkeeper lead --help",
     after_long_help = long_help(),
     add = Statuses(STATUSES),
+    add = Sets(VARIABLES.split_at(VARIABLES.len() - 1).0),
     mut_arg("json", |json| json.help("Print messages as JSON lines on standard error")),
     override_usage = "lockkeeper lead <NAME> [OPTIONS] -- <COMMAND>..."
 )]

@@ -37,7 +37,7 @@ use crate::signals::{STOPPING, Signals};
 use crate::statuses::{Status, Statuses, help};
 use crate::streams;
 use crate::text::{counted, plain};
-use crate::verb::{Context, Verb};
+use crate::verb::{Context, Files, Verb};
 
 /// The exit statuses of `lockkeeper observe`.
 const STATUSES: &[Status] = &[
@@ -50,6 +50,7 @@ const STATUSES: &[Status] = &[
 
 /// `lockkeeper observe`.
 #[derive(Debug, clap::Args)]
+#[command(add = Files(&[("DIR/history.jsonl", "the journal, in the directory of --journal")]))]
 #[command(add = Statuses(STATUSES), after_help = help(STATUSES, "\
 It needs ZooKeeper 3.6 or later, sees foreign clients too, and changes nothing.", "\
 Examples:

@@ -13,6 +13,7 @@ use super::slots::JobArgs;
 use crate::args::common::Common;
 use crate::args::values::{Completes, duration, positive_duration};
 use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
+use crate::verb::{Files, Sets};
 
 /// The exit statuses of `lockkeeper run`.
 pub(crate) const STATUSES: &[Status] = &[
@@ -89,12 +90,33 @@ fn long_help() -> String {
     format!("{BEFORE_STATUSES}\n\n{EXIT_STATUS} {status}\n{}\n\n{EXAMPLES}", lines(STATUSES))
 }
 
+/// The variables of a command under a lock, of a job last. The texts are those of its page in the manual, with their marks.
+pub(crate) const VARIABLES: &[(&str, &str)] = &[
+    (
+        "LOCKKEEPER_TOKEN",
+        "the fencing token: a number greater than that of every earlier hold of this lock, the [epoch](admin.md#admin-epoch) included. \
+         Not set with `--permits`: several permits are held at the same time, so none is the newest",
+    ),
+    ("LOCKKEEPER_PATH", "the lock's path"),
+    ("LOCKKEEPER_NODE", "the node of this hold"),
+    ("LOCKKEEPER_HELD", "the nodes of this hold and of the holds around it, one per line; for lockkeeper itself"),
+    ("LOCKKEEPER_SLOT", "of a [job](../guide/jobs.md): the name of its slot, such as `2026-11-22`"),
+];
+
+/// Its files beside those of the place.
+const FILES: &[(&str, &str)] = &[
+    ("~/.local/state/lockkeeper/dead-letters.jsonl", "the commands of --dead-letter file that never got their lock"),
+    ("~/.local/state/lockkeeper/unsent.jsonl", "refusals and ends of holds that no server has recorded yet"),
+];
+
 /// `lockkeeper run`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "All options, exit statuses and more examples: lockkeeper run --help",
     after_long_help = long_help(),
     add = Statuses(STATUSES),
+    add = Files(FILES),
+    add = Sets(VARIABLES),
     mut_arg("json", |json| json.help("Print messages as JSON lines on standard error")),
     override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>..."
 )]

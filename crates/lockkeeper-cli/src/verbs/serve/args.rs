@@ -8,17 +8,31 @@ use clap::value_parser;
 use lockkeeper_server::{Config, Words};
 
 use crate::args::values::duration;
+use crate::statuses::{Code, Status, Statuses, help};
+use crate::verb::Files;
+
+/// The exit statuses of `lockkeeper serve`.
+const STATUSES: &[Status] = &[
+    (Code::Done, "SIGTERM or SIGINT has stopped it", ""),
+    (Code::Usage, "the command line or a setting is wrong", ""),
+    (Code::Internal, "it cannot use its directory, disk or address, or it failed", ""),
+];
+
+/// Its files.
+const FILES: &[(&str, &str)] = &[
+    ("~/.local/state/lockkeeper/serve", "the data, without --data and --machine"),
+    ("/var/lib/lockkeeper", "the data and the socket, with --machine"),
+];
 
 /// `lockkeeper serve`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(add = Statuses(STATUSES), add = Files(FILES), after_help = help(STATUSES, "\
 Any ZooKeeper client on this machine can use it. It is one server on one disk, not an ensemble. Stop it with Ctrl-C or SIGTERM: \
-everything that was acknowledged is on the disk.
-
+everything that was acknowledged is on the disk.", "\
 Examples:
   lockkeeper serve
   lockkeeper serve --memory --listen 127.0.0.1:2181
-  lockkeeper serve --machine")]
+  lockkeeper serve --machine"))]
 pub(crate) struct ServeArgs {
     /// Listen here; port 0 takes a free port
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:2181")]
