@@ -146,7 +146,7 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
         let args = [&args[..], if json { &["--json"] } else { &[] }].concat();
         let asker = Running::start(home.command(&args).env_remove("LOCKKEEPER_SERVERS"));
         until("one of two holders has ended", || holders.iter_mut().any(|it| it.child.try_wait().unwrap().is_some()));
-        assert!(second.has_caught());
+        until("the second request is under way", || second.has_caught());
         second.release();
         let output = asker.output();
         let text = stderr(&output);
