@@ -320,7 +320,7 @@ fn later_layers_override_earlier_ones_and_are_named() {
         [("LOCKKEEPER_CONNECTION_DELAY", "5s"), ("LOCKKEEPER_FOREGROUND_TIMEOUT", "6s"), ("LOCKKEEPER_SERVERS", "")];
     let sources = sources.variables(variables.map(|(name, text)| (name.to_owned(), text.to_owned())));
     let settings = sources.flag(Key::ForegroundTimeout, "--wait", "8s").read().unwrap();
-    let said: Vec<_> = settings.entries().into_iter().map(|entry| (entry.key, entry.value, entry.origin)).collect();
+    let said: Vec<_> = settings.entries().iter().cloned().map(|entry| (entry.key, entry.value, entry.origin)).collect();
     let of = |key: Key| {
         said.iter().find(|(of, ..)| *of == key).map(|(_, value, origin)| (value.as_deref(), origin.to_string()))
     };
