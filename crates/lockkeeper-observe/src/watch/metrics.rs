@@ -131,7 +131,11 @@ impl Metrics {
             "Nodes without a session for which foreign clients may wait, until somebody deletes them",
             self.garbage.clone(),
         );
-        registry.register("deadlocks", "Rings of contenders that wait for each other", self.deadlocks.clone());
+        registry.register(
+            "deadlocks",
+            "Rings of contenders that certainly or likely wait for each other",
+            self.deadlocks.clone(),
+        );
         registry.register("empty", "Nodes of locks without contenders", self.empty.clone());
         registry.register("observe_connected", "Whether changes of the tree are seen now", self.connected.clone());
         registry.register(

@@ -277,10 +277,11 @@ impl Observation {
         let (mut state, now) = (self.lock(), self.now());
         let ObservationState { trees, metrics, deadlocks, .. } = &mut *state;
         metrics.clear_state();
-        metrics.deadlocks(deadlocks.len());
+        metrics.deadlocks(deadlocks.iter().filter(|ring| ring.certainty != Certainty::Possible).count());
         for tree in trees {
             metrics.tree(&tree.root, tree.tracker.totals(), tree.is_connected());
-            for (path, since) in tree.tracker.all_since() {
+            // Until it was read, its locks may have other holders.
+            for (path, since) in tree.tracker.all_since().filter(|_| tree.has_started) {
                 metrics.lock(path, since, now);
             }
         }
@@ -613,12 +614,20 @@ mod tests {
         let of = |number: usize| wanted.iter().find(|wanted| wanted.path.ends_with(&names[number])).unwrap();
         tree.change(|tracker, now| tracker.answer(of(1), Some(&node), now));
         assert!(notices(&observation).is_empty(), "the waiter is read, and the holder is not");
+        #[cfg(feature = "http")]
+        assert!(!observation.metrics().contains("lock=\"/locks/a\""), "{}", observation.metrics());
         tree.change(|tracker, now| tracker.answer(of(0), Some(&node), now));
         tree.catch_up();
         let notices = notices(&observation);
         let [Notice::Started { .. }, Notice::Alert(alert)] = &notices[..] else { panic!("{notices:?}") };
         let lock = alert.lock.as_ref().unwrap();
         assert_eq!((lock.holders.len(), lock.waiters.len()), (1, 1));
+        #[cfg(feature = "http")]
+        assert!(
+            observation.metrics().contains("lockkeeper_waiters{lock=\"/locks/a\"} 1\n"),
+            "{}",
+            observation.metrics()
+        );
     }
 
     #[test]

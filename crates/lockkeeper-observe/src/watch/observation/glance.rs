@@ -137,7 +137,7 @@ pub(crate) mod tests {
     use crate::deadlock::Certainty;
     use crate::watch::observation::{Options, Tree};
 
-    use crate::watch::{Rule, Tracker};
+    use crate::watch::Tracker;
 
     fn name(sequence: u32) -> String {
         format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{sequence:010}")
@@ -246,8 +246,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn deadlocks_are_shown_and_a_new_one_is_a_change_and_an_alert_unless_it_is_only_possible() {
-        let observation = Observation::new(Options { rules: vec![Rule::Deadlock], ..Options::default() });
+    fn deadlocks_are_shown_and_a_new_one_is_a_change() {
+        let observation = Observation::new(Options::default());
         let mut changes = observation.changes();
         observation.set_deadlocks(Vec::new());
         assert!(!changes.has_changed().unwrap());
@@ -257,11 +257,19 @@ pub(crate) mod tests {
         changes.mark_unchanged();
         observation.set_deadlocks(ring);
         assert!(!changes.has_changed().unwrap());
-        let Glance { deadlocks, alerts, .. } = observation.glance(1, 1);
-        assert_eq!((deadlocks.len(), alerts.len()), (1, 1));
-        let possible = deadlocks.iter().map(|it| Deadlock { certainty: Certainty::Possible, ..it.clone() }).collect();
-        observation.set_deadlocks(possible);
-        let Glance { deadlocks, alerts, .. } = observation.glance(1, 1);
-        assert_eq!((deadlocks.len(), alerts.len()), (1, 0));
+        assert_eq!(observation.glance(1, 1).deadlocks.len(), 1);
+    }
+
+    /// The rule for Prometheus raises an alert for each one that is counted.
+    #[test]
+    fn a_deadlock_that_is_only_possible_is_shown_and_not_counted() {
+        let observation = Observation::new(Options::default());
+        for (certainty, count) in [(Certainty::Certain, 1), (Certainty::Likely, 1), (Certainty::Possible, 0)] {
+            let ring = crate::page::tests::ring(2, "x").into_iter().map(|it| Deadlock { certainty, ..it });
+            observation.set_deadlocks(ring.collect());
+            assert_eq!(observation.glance(1, 1).deadlocks.len(), 1);
+            let metrics = observation.metrics();
+            assert!(metrics.contains(&format!("lockkeeper_deadlocks {count}\n")), "{certainty:?}: {metrics}");
+        }
     }
 }
