@@ -14,7 +14,6 @@
 //! 7. text, places, streams and terminals
 
 mod advice;
-mod alert;
 mod args;
 mod atwork;
 mod broken;

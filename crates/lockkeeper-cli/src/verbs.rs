@@ -158,7 +158,7 @@ verbs! {
     Deadlocks(deadlocks::DeadlocksArgs) in Look;
     /// Look for trouble: servers, clocks, locks, leftovers and jobs
     Doctor(doctor::DoctorArgs) in Look;
-    /// Observe all locks of all clients: metrics, journal, alerts
+    /// Observe all locks of all clients: metrics, page, journal
     Observe(observe::ObserveArgs) in Look;
     /// Ask the holders of a lock to release it
     Revoke(revoke::RevokeArgs) in Decide;

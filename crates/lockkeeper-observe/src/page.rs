@@ -3,7 +3,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/` | the locks that are waited for most, with their last hour, the deadlocks, the alerts and the jobs |
+//! | `/` | the locks that are waited for most, with their last hour, the deadlocks and the jobs |
 //! | `/lock?path=PATH` | one lock: its queue, its last holds, who waits |
 //! | `/events` | an event for each change, at most one in a second |
 //! | `/page.css`, `/page.js` | parts of the page |

@@ -6,7 +6,7 @@
 //! - [`Tracker`] is pure: events, listings and reads go in; facts come out.
 //! - [`Observer`] carries out what a tracker needs, with a session of its own.
 //! - [`View`] hands on each lock that changes, in the shape of all other reads.
-//! - [`Observation`] is what observers have seen: the state, a [`Journal`] on disk, alerts by [`Rule`]s and, with the feature `http`, metrics.
+//! - [`Observation`] is what observers have seen: the state, a [`Journal`] on disk and, with the feature `http`, metrics.
 
 mod fact;
 #[cfg(feature = "http")]
@@ -19,7 +19,6 @@ mod observer;
 #[cfg(feature = "http")]
 pub(crate) mod recent;
 mod records;
-mod rules;
 mod tracker;
 mod view;
 
@@ -31,9 +30,8 @@ pub use journal::{Journal, JournalError};
 pub(crate) use observation::glance::tests::busy;
 #[cfg(feature = "http")]
 pub(crate) use observation::glance::{Glance, LockGlance};
-pub use observation::{AlertNotice, Notice, Observation, Options, Snapshot, TreeState};
+pub use observation::{Notice, Observation, Options, Snapshot, TreeState};
 pub use observer::{ObserveError, Observer};
 pub use records::RecordedEnd;
-pub use rules::{Alert, InvalidRule, Rule};
 pub use tracker::{Limits, Since, Totals, Tracker, Wanted};
 pub use view::View;

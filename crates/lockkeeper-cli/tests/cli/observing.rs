@@ -1,4 +1,4 @@
-//! `observe`: what happens to all locks, as metrics, as a journal and as alerts.
+//! `observe`: what happens to all locks, as metrics, as a page and as a journal.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, text, until, without_time};
+use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
 
 struct Observing {
     running: Running,
@@ -167,7 +167,7 @@ fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
     let mut observing = Observing::start(&home, &[]);
     assert!(observing.get("/").1.contains("No lock is in use"));
     let nested = |outer: &str, inner: &str| {
-        let script = format!("echo up; read line; exec {} run '{inner}' -- true", crate::harness::BINARY);
+        let script = format!("echo up; read line; exec {BINARY} run '{inner}' -- true");
         let mut running = home.spawn(outer, &["-m", "<b>nightly</b>"], &script);
         assert_eq!(running.line(), "up");
         running
@@ -186,10 +186,12 @@ fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
     }
     assert!(page.contains("&lt;b&gt;nightly&lt;/b&gt;") && page.contains("<td>waits</td>"), "{page}");
     assert_eq!(observing.get_as("/", "evil.example").0, 421);
+    assert_eq!(observing.metric("lockkeeper_deadlocks"), 1.0);
     for mut run in runs {
         run.signal(Signal::TERM);
         run.wait();
     }
+    until("the deadlock is over", || observing.metric("lockkeeper_deadlocks") == 0.0);
     observing.running.signal(Signal::TERM);
     assert_eq!(observing.running.end().0, Some(0));
 }
@@ -222,34 +224,6 @@ fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
     );
     assert!(home.output(&["jobs", "forget", "backup"]).status.success());
     until("it is not shown any more", || !observing.get("/").1.contains("/locks/backup --history"));
-}
-
-#[test]
-fn a_long_hold_runs_the_alert_command_once() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let command = "echo \"$LOCKKEEPER_ALERT_RULE $LOCKKEEPER_ALERT_SUBJECT\" >> alerts; cat > body";
-    let mut observing = Observing::start(&home, &["--alert", "held>200ms", "--alert-command", command]);
-    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    until("the command has run", || std::fs::read_to_string(home.file("body")).is_ok_and(|body| body.ends_with('}')));
-    let body: Value = serde_json::from_str(&text(&home.file("body"))).unwrap();
-    assert_eq!(body["event"], "lock_alert");
-    assert_eq!(body["alert"]["lock"]["holders"][0]["message"], "nightly index");
-    holder.close_stdin();
-    assert!(holder.wait().success());
-    until("the alert is over", || {
-        let state: Value = serde_json::from_str(&observing.get("/state.json").1).unwrap();
-        state["alerts"].as_array().unwrap().is_empty()
-    });
-    assert_eq!(text(&home.file("alerts")), "held>200ms /locks/slow\n");
-    // It is printed by another task than the one that answers.
-    until("the end is printed", || {
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut observing.running.stderr, &mut line).unwrap();
-        without_time(line.trim_end()) == "lockkeeper: over: held>200ms /locks/slow"
-    });
 }
 
 /// The server ends, and another one begins at its address, without what the first one had.
@@ -324,7 +298,7 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     std::fs::write(home.file("realms.toml"), realms).unwrap();
     let config = ["--config", "realms.toml"];
     drop(second);
-    let args = [&["--journal", "j", "--alert", "gap"], &config[..]].concat();
+    let args = [&["--journal", "j"], &config[..]].concat();
     let mut observing = Observing::begin(&home, &args);
     until("one realm is seen", || observing.get("/healthz").1 == "/locks/a seen\n/locks/b not seen\n");
     let mut holder = home.spawn("a/x", &config, "echo up; cat");
@@ -343,7 +317,6 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     for line in [
         format!("{late} (realm /locks/b) is not observed until it can be reached: "),
         format!("{late} cannot be reached: changes of /locks/b are not seen"),
-        "alert gap: /locks/b is not seen at this moment".to_owned(),
         "changes of /locks/b are seen again, after a gap of ".to_owned(),
         format!("observing /locks/b on {late}: "),
     ] {
@@ -355,43 +328,12 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
 }
 
 #[test]
-fn a_ring_of_waits_is_an_alert_until_it_is_broken() {
-    let home = Home::new();
-    let nested = |outer: &str, inner: &str| {
-        let script = format!("echo up; read line; exec {BINARY} run {inner} -- true");
-        let mut running = home.spawn(outer, &[], &script);
-        assert_eq!(running.line(), "up");
-        running
-    };
-    let (mut one, mut other) = (nested("a", "b"), nested("b", "a"));
-    let mut observing = Observing::start(&home, &["--alert", "deadlock", "--alert-command", "cat >> alerts"]);
-    for (running, lock) in [(&mut one, "b"), (&mut other, "a")] {
-        std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
-        until("it waits", || home.count(lock) == (1, 1));
-    }
-    until("the alert is raised", || home.file("alerts").exists() && text(&home.file("alerts")).contains("lock_alert"));
-    let alert = text(&home.file("alerts"));
-    assert!(alert.contains("\"rule\":\"deadlock\"") && alert.contains(" waits for /locks/"), "{alert}");
-    assert_eq!(observing.metric("lockkeeper_deadlocks"), 1.0);
-    one.signal(Signal::TERM);
-    one.wait();
-    other.wait();
-    until("it is over", || observing.get("/state.json").1.contains("\"alerts\":[]"));
-    observing.running.signal(Signal::INT);
-    let (_, said) = observing.running.end();
-    assert_eq!(said.lines().filter(|line| line.contains("alert deadlock: ")).count(), 1, "{said}");
-}
-
-#[test]
 fn what_it_cannot_do_is_refused() {
     let home = Home::new();
     let refused = |args: &[&str]| failure(&home.output(&[&["observe"], args].concat()));
     let (code, line) = refused(&["--listen", "0.0.0.0:0"]);
     assert_eq!(code, Some(64), "{line}");
     assert!(line.contains("the service has no login"), "{line}");
-    let (code, line) = refused(&["--alert", "held>soon"]);
-    assert_eq!(code, Some(64), "{line}");
-    assert!(line.contains("is no rule: write held>1h"), "{line}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let (code, line) = refused(&["--listen", &taken.local_addr().unwrap().to_string()]);
     assert_eq!(code, Some(70), "{line}");

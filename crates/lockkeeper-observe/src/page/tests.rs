@@ -44,7 +44,6 @@ fn glance(path: &str, who: &str) -> Glance {
     Glance {
         now,
         trees: vec![tree],
-        alerts: vec![("held>1s".to_owned(), path.into())],
         deadlocks: Arc::from([]),
         jobs: vec![],
         gaps: vec![],

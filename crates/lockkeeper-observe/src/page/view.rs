@@ -28,7 +28,7 @@ const MARKS: usize = 60;
 /// Maximum rows of a table about one lock.
 const ROWS: usize = 200;
 
-/// Maximum deadlocks and alerts.
+/// Maximum deadlocks.
 const LISTED: usize = 50;
 
 /// The text of a cell without a value.
@@ -44,7 +44,6 @@ pub(super) fn all(glance: &Glance, command: &Command) -> Markup {
     let body = html! {
         h1 { "Locks" }
         (numbers(glance))
-        (alerts(glance))
         (deadlocks(glance, command))
         (jobs::jobs(glance, command))
         (most_waited_for(glance, command))
@@ -131,29 +130,8 @@ fn numbers(glance: &Glance) -> Markup {
             (number(glance.waited_for, "waited for", ""))
             (number(waiters, "waiters", ""))
             (number(glance.deadlocks.len(), "deadlocks", "bad"))
-            (number(glance.alerts.len(), "alerts", "warn"))
             @if jobs::failed(glance) > 0 { (number(jobs::failed(glance), "failed jobs", "bad")) }
             @if garbage > 0 { (number(garbage, "nodes without a session", "warn")) }
-        }
-    }
-}
-
-fn alerts(glance: &Glance) -> Markup {
-    let listed = &glance.alerts[..glance.alerts.len().min(LISTED)];
-    html! {
-        div data-part="alerts" {
-            @if !listed.is_empty() {
-                h2 { "Alerts" }
-                @for alerts in listed.chunk_by(|(one, _), (other, _)| one == other) {
-                    ul.alerts aria-label=(alerts[0].0) {
-                        li."badge warn" { (alerts[0].0) }
-                        @for (rule, subject) in alerts {
-                            li { @if rule == "gap" || rule == "deadlock" { (plain(subject)) } @else { (link(subject)) } }
-                        }
-                    }
-                }
-                (more(glance.alerts.len(), listed.len(), "alerts"))
-            }
         }
     }
 }

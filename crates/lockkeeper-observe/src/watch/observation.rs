@@ -1,4 +1,4 @@
-//! What observers have seen: the state, the journal, the alerts and the metrics.
+//! What observers have seen: the state, the journal and the metrics.
 
 #[cfg(feature = "http")]
 pub(super) mod glance;
@@ -15,22 +15,20 @@ use tokio::sync::{Notify, watch};
 
 use super::fact::{Fact, GapCause, Moment, ObserverClock, What};
 use super::journal::{Journal, JournalError};
-use super::rules::{Alert, Rule, Rules};
 use super::tracker::{Limits, Totals, Tracker};
 use super::view::View;
-use crate::deadlock::{Certainty, Deadlock};
+use crate::deadlock::Deadlock;
 
 /// Maximum notices that nobody has taken. Later ones are dropped, and counted.
 const NOTICES: usize = 10_000;
 
 /// How many facts between two looks for state that is out of date.
+#[cfg(feature = "http")]
 const FACTS_PER_CLEANUP: u64 = 10_000;
 
 /// What an observation does with what it sees.
 #[derive(Default)]
 pub struct Options {
-    /// The rules of its alerts.
-    pub rules: Vec<Rule>,
     /// Where the facts are written.
     pub journal: Option<Journal>,
     /// How much it keeps, for each tree.
@@ -73,23 +71,10 @@ pub enum Notice {
         /// The tree.
         root: Arc<str>,
     },
-    /// A rule began or stopped to hold.
-    Alert(Box<AlertNotice>),
     /// The journal cannot be written from now on.
     JournalFailed(JournalError),
     /// The journal can be written again.
     JournalWorks,
-}
-
-/// An alert, with the lock as it is.
-#[derive(Clone, Debug, Serialize)]
-pub struct AlertNotice {
-    /// The alert.
-    #[serde(flatten)]
-    pub alert: Alert,
-    /// The lock, if the alert is about one that has contenders.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lock: Option<LockInfo>,
 }
 
 /// All locks as they are now.
@@ -102,8 +87,6 @@ pub struct Snapshot {
     /// The locks that are in use, by path, with what was seen of each contender
     /// ([`ContenderInfo::observed`](lockkeeper::admin::ContenderInfo::observed)).
     pub locks: Vec<LockInfo>,
-    /// The rules that hold, with their subjects.
-    pub alerts: Vec<(String, Arc<str>)>,
 }
 
 /// One tree of locks.
@@ -128,7 +111,7 @@ pub struct Observation(Arc<Shared>);
 struct Shared {
     clock: ObserverClock,
     state: Mutex<ObservationState>,
-    /// A notice or another deadline.
+    /// A notice.
     noticed: Notify,
     version: watch::Sender<u64>,
 }
@@ -136,10 +119,10 @@ struct Shared {
 #[derive(Default)]
 pub(super) struct ObservationState {
     pub(super) trees: Vec<TreeSeen>,
-    rules: Rules,
     journal: Option<Journal>,
     notices: VecDeque<Notice>,
     limits: Limits,
+    #[cfg(feature = "http")]
     facts: u64,
     #[cfg(feature = "http")]
     metrics: super::metrics::Metrics,
@@ -158,8 +141,6 @@ pub(super) struct TreeSeen {
     pub(super) tracker: Tracker,
     /// Whether all contenders that the last walk has found were read. Until then, a lock may seem to have no holder.
     pub(super) is_read: bool,
-    /// The locks that have changed since the tree was last read as a whole, which the rules have not seen.
-    unjudged: HashSet<Arc<str>>,
     /// The locks that have changed since a [`View`] has looked at them; `None` if there is no view.
     pub(super) unviewed: Option<HashSet<Arc<str>>>,
     has_started: bool,
@@ -194,8 +175,8 @@ pub(super) struct Tree {
 impl Observation {
     /// Creates one that has seen nothing.
     pub fn new(options: Options) -> Self {
-        let Options { rules, journal, limits } = options;
-        let state = ObservationState { rules: Rules::new(rules), journal, limits, ..ObservationState::default() };
+        let Options { journal, limits } = options;
+        let state = ObservationState { journal, limits, ..ObservationState::default() };
         Observation(Arc::new(Shared {
             clock: ObserverClock::new(),
             state: Mutex::new(state),
@@ -240,7 +221,7 @@ impl Observation {
         let trees = state.trees.iter().map(TreeSeen::state);
         let mut locks: Vec<_> = state.trees.iter().flat_map(|tree| tree.tracker.locks(now)).collect();
         locks.sort_by(|one, other| one.path.cmp(&other.path));
-        Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks, alerts: state.alerts() }
+        Snapshot { at_ms: now.wall_ms, trees: trees.collect(), locks }
     }
 
     /// Returns a [`View`] of the locks of the trees that it has. An observation has one view: with another one, the first
@@ -274,10 +255,13 @@ impl Observation {
     /// Goes through all locks that are known. No request.
     #[cfg(feature = "http")]
     pub fn metrics(&self) -> String {
+        use crate::deadlock::Certainty;
+
         let (mut state, now) = (self.lock(), self.now());
         let ObservationState { trees, metrics, deadlocks, .. } = &mut *state;
         metrics.clear_state();
-        metrics.deadlocks(deadlocks.iter().filter(|ring| ring.certainty != Certainty::Possible).count());
+        let counted = deadlocks.iter().filter(|ring| ring.certainty != Certainty::Possible);
+        metrics.deadlocks(counted.count());
         for tree in trees {
             metrics.tree(&tree.root, tree.tracker.totals(), tree.is_connected());
             // Until it was read, its locks may have other holders.
@@ -288,22 +272,12 @@ impl Observation {
         metrics.text()
     }
 
-    /// Notes the rings of contenders that wait for each other now. All are shown; the rule [`Rule::Deadlock`] holds for those that are
-    /// certain or likely. Rings that are not among them any more are over.
+    /// Notes the rings of contenders that wait for each other now, for the page and the metrics.
     pub fn set_deadlocks(&self, deadlocks: Vec<Deadlock>) {
-        let sure = deadlocks.iter().filter(|ring| ring.certainty != Certainty::Possible);
-        let rings: Vec<Arc<str>> = sure.map(|ring| ring.to_string().into()).collect();
-        let (mut state, now) = (self.lock(), self.now());
-        let over: Vec<_> =
-            state.rules.firing().filter(|(rule, _)| *rule == Rule::Deadlock).map(|(_, ring)| ring.clone()).collect();
-        for ring in over.iter().filter(|ring| !rings.contains(ring)) {
-            state.rules.see_deadlock(ring, false, now);
-        }
-        rings.iter().for_each(|ring| state.rules.see_deadlock(ring, true, now));
+        let mut state = self.lock();
         let has_changed = *state.deadlocks != *deadlocks;
         state.deadlocks = deadlocks.into();
         drop(state);
-        self.0.noticed.notify_one();
         if has_changed {
             self.has_changed();
         }
@@ -331,24 +305,10 @@ impl Observation {
     /// Dropping the future loses no notice.
     pub async fn next_notice(&self) -> Notice {
         loop {
-            let deadline = {
-                let (mut state, now) = (self.lock(), self.now());
-                state.raise(now);
-                if let Some(notice) = state.notices.pop_front() {
-                    return notice;
-                }
-                state.rules.deadline().map(|at| self.0.clock.instant(at))
-            };
-            let passed = async {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                () = self.0.noticed.notified() => {}
-                () = passed => {}
+            if let Some(notice) = self.lock().notices.pop_front() {
+                return notice;
             }
+            self.0.noticed.notified().await;
         }
     }
 
@@ -425,42 +385,26 @@ impl Tree {
 }
 
 impl ObservationState {
-    /// The rules that hold, with their subjects.
-    fn alerts(&self) -> Vec<(String, Arc<str>)> {
-        self.rules.firing().map(|(rule, subject)| (rule.to_string(), subject.clone())).collect()
-    }
-
     /// Hands on what a tracker has to tell. Returns whether anything has changed.
     fn hand_on(&mut self, index: usize, now: Moment) -> bool {
         let facts = self.trees[index].tracker.take_facts();
         let changed = self.trees[index].tracker.take_changed();
         for fact in &facts {
-            if let What::Granted { contender, found: false, .. } = &fact.what {
-                self.rules.granted(&contender.lock, fact.at);
-            }
             #[cfg(feature = "http")]
             {
                 self.metrics.fact(fact);
                 self.recent.fact(fact);
+                self.facts += 1;
+                if self.facts.is_multiple_of(FACTS_PER_CLEANUP) {
+                    self.recent.forget_old(now);
+                }
             }
             self.write(fact);
-            self.facts += 1;
-            if self.facts.is_multiple_of(FACTS_PER_CLEANUP) {
-                self.rules.forget_old(now);
-                #[cfg(feature = "http")]
-                self.recent.forget_old(now);
-            }
         }
         let has_changed = !facts.is_empty() || !changed.is_empty();
         let tree = &mut self.trees[index];
         if let Some(unviewed) = &mut tree.unviewed {
-            unviewed.extend(changed.iter().cloned());
-        }
-        tree.unjudged.extend(changed);
-        if tree.is_read {
-            for path in std::mem::take(&mut tree.unjudged) {
-                self.rules.see(&path, tree.tracker.since(&path), now);
-            }
+            unviewed.extend(changed);
         }
         self.notice(index, now) || has_changed
     }
@@ -497,24 +441,9 @@ impl ObservationState {
             tree.has_left_out = true;
             notices.push(Notice::LeftOut { root: root.clone() });
         }
-        let is_blind = tree.blind_since.is_some();
-        self.rules.see_gap(&root, is_blind, now);
         let has_noticed = !notices.is_empty();
         notices.into_iter().for_each(|notice| self.push(notice));
         has_noticed
-    }
-
-    /// A lock as it is at this moment, with so many holders and so many waiters at most.
-    fn lock_head(&self, path: &str, now: Moment, most: usize) -> Option<LockInfo> {
-        self.trees.iter().find_map(|tree| tree.tracker.lock_head(path, now, most))
-    }
-
-    /// Makes notices of the alerts until now.
-    fn raise(&mut self, now: Moment) {
-        for alert in self.rules.take(now) {
-            let lock = self.lock_head(&alert.subject, now, usize::MAX);
-            self.push(Notice::Alert(Box::new(AlertNotice { alert, lock })));
-        }
     }
 
     fn push(&mut self, notice: Notice) {
@@ -550,46 +479,19 @@ mod tests {
     }
 
     fn notices(observation: &Observation) -> Vec<Notice> {
-        let (mut state, now) = (observation.lock(), observation.now());
-        state.raise(now);
-        state.notices.drain(..).collect()
+        observation.lock().notices.drain(..).collect()
     }
 
-    /// An observation with one rule.
-    fn observed(rule: &str, journal: Option<Journal>) -> (Observation, Tree) {
-        let options = Options { rules: vec![rule.parse().unwrap()], journal, ..Options::default() };
-        let observation = Observation::new(options);
+    fn observed(journal: Option<Journal>) -> (Observation, Tree) {
+        let observation = Observation::new(Options { journal, ..Options::default() });
         let tree = observation.add_tree("/locks", Vec::new(), "zk1:2181".to_owned());
         (observation, tree)
     }
 
-    fn walk(tree: &Tree, listed: Vec<(String, Vec<String>)>) {
-        let listed = listed.into_iter().map(|(path, names)| (path, children(names))).collect();
-        tree.change(|tracker, now| {
-            tracker.begin_walk();
-            tracker.end_walk(&Walk { listed, ..Walk::default() }, now);
-            tracker.take_wanted().iter().for_each(|wanted| tracker.refuse(wanted, now));
-        });
-    }
-
-    #[test]
-    fn a_hold_that_was_found_is_no_change_and_the_grant_to_a_waiter_that_was_found_is_one() {
-        let (observation, tree) = observed("changes>0/h", None);
-        let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
-        let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
-        walk(&tree, listed.map(|(path, names)| (path.to_owned(), names)).to_vec());
-        let Snapshot { locks, alerts, .. } = observation.snapshot();
-        assert_eq!((locks[0].holders.len(), locks[0].waiters.len()), (1, 1));
-        assert_eq!(alerts, []);
-        let holder = format!("/locks/a/{}", names[0]);
-        tree.change(|tracker, now| tracker.change(&holder, TreeChange::Deleted, now));
-        assert_eq!(observation.snapshot().alerts, [("changes>0/1h".to_owned(), "/locks/a".into())]);
-    }
-
     /// Before the holder is read, its lock seems to have none.
     #[test]
-    fn no_alert_is_raised_before_the_tree_is_read() {
-        let (observation, tree) = observed("waits>1s", None);
+    fn a_tree_is_announced_and_its_locks_are_in_the_metrics_when_all_of_it_is_read() {
+        let (observation, tree) = observed(None);
         let names = [0, 1].map(|number| format!("0a1b2c3d4e5f4a6b8c7d9e0f1a2b3c4d__lock__{number:010}"));
         let listed = [("/locks", vec!["a".to_owned()]), ("/locks/a", names.to_vec())];
         let mut wanted = Vec::new();
@@ -619,9 +521,8 @@ mod tests {
         tree.change(|tracker, now| tracker.answer(of(0), Some(&node), now));
         tree.catch_up();
         let notices = notices(&observation);
-        let [Notice::Started { .. }, Notice::Alert(alert)] = &notices[..] else { panic!("{notices:?}") };
-        let lock = alert.lock.as_ref().unwrap();
-        assert_eq!((lock.holders.len(), lock.waiters.len()), (1, 1));
+        let [Notice::Started { totals, .. }] = &notices[..] else { panic!("{notices:?}") };
+        assert_eq!((totals.holders, totals.waiters), (1, 1));
         #[cfg(feature = "http")]
         assert!(
             observation.metrics().contains("lockkeeper_waiters{lock=\"/locks/a\"} 1\n"),
@@ -636,16 +537,11 @@ mod tests {
         let mut journal = Journal::open(dir.path()).unwrap();
         journal.write(&serde_json::json!({"at_ms": 1, "fact": "stopped"})).unwrap();
         drop(journal);
-        let (observation, tree) = observed("gap", Some(Journal::open(dir.path()).unwrap()));
+        let (observation, tree) = observed(Some(Journal::open(dir.path()).unwrap()));
         tree.change(|_, _| {});
         assert!(notices(&observation).is_empty());
         tree.lose(GapCause::Disconnected);
         let notices = notices(&observation);
-        let [Notice::Lost { cause: GapCause::Disconnected, .. }, Notice::Alert(alert)] = &notices[..] else {
-            panic!("{notices:?}")
-        };
-        assert!(alert.alert.firing);
-        walk(&tree, Vec::new());
-        assert_eq!(observation.snapshot().alerts, []);
+        let [Notice::Lost { cause: GapCause::Disconnected, .. }] = &notices[..] else { panic!("{notices:?}") };
     }
 }

@@ -158,8 +158,7 @@ async fn observed() -> Observed {
     let server = Server::ephemeral().await.unwrap();
     let servers = server.connect_string().to_owned();
     let keeper = Lockkeeper::connect(&servers).await.unwrap();
-    let rules = vec!["held>1ms".parse().unwrap()];
-    let observation = Observation::new(Options { rules, ..Options::default() });
+    let observation = Observation::new(Options::default());
     let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
     tokio::spawn(async move {
         let _keeper = keeper;
@@ -173,9 +172,6 @@ async fn observed() -> Observed {
     let pages = page::router(observation.clone(), |words: &[&str]| format!("lockkeeper {}", words.join(" ")));
     let router = http::guarded(http::router(observation.clone()).merge(pages), Vec::new());
     tokio::spawn(async move { http::serve(listener, router).await });
-    // Alerts begin when somebody takes them.
-    let noticed = observation.clone();
-    tokio::spawn(async move { while !matches!(noticed.next_notice().await, Notice::JournalWorks) {} });
     Observed { servers, address, observation, _server: server }
 }
 
@@ -207,7 +203,6 @@ async fn the_page_shows_changes_by_itself_and_loads_nothing_from_elsewhere() {
         browser.until_shown("/locks/first");
         told.send(()).unwrap();
         browser.until_shown("/locks/second");
-        browser.until_shown("held>1ms");
         let errors: Vec<_> = browser.complaints.drain(..).collect();
         (browser.requested.clone(), errors)
     });

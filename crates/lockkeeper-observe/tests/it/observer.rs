@@ -47,11 +47,10 @@ struct Watching {
 }
 
 impl Watching {
-    async fn start(servers: &str, rules: &[&str]) -> Watching {
+    async fn start(servers: &str) -> Watching {
         let dir = tempfile::tempdir().unwrap();
-        let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
         let journal = Some(Journal::open(dir.path()).unwrap());
-        let observation = Observation::new(Options { rules, journal, ..Options::default() });
+        let observation = Observation::new(Options { journal, ..Options::default() });
         let keeper = Lockkeeper::connect(servers).await.unwrap();
         let observer = Observer::new(&keeper, "/locks", [""; 0], &observation).unwrap();
         let observer = observer.with_records(lockkeeper_history::ROOT, recorded_end);
@@ -177,7 +176,7 @@ async fn everything_is_seen(server: SocketAddr) {
     for lock in ["/locks/curator", "/locks/kazoo"] {
         make(&kazoo, lock).await;
     }
-    let watching = Watching::start(&proxy.connect_string(), &[]).await;
+    let watching = Watching::start(&proxy.connect_string()).await;
     let before = proxy.counts();
     // Curator's, as fast as they come: each holds the lock for less than a millisecond or two.
     const SHORT: usize = 40;
@@ -252,7 +251,7 @@ fn a_recorded_release_is_released_and_a_loss_that_is_recorded_later_explains_the
     block_on(async {
         let server = Server::ephemeral().await.unwrap();
         let servers = server.connect_string();
-        let watching = Watching::start(&servers, &[]).await;
+        let watching = Watching::start(&servers).await;
         let ours = Lockkeeper::connect(&servers).await.unwrap();
         // Another contender of its session would show that the session lives on.
         let guard = ours.mutex("/locks/a").acquire().await.unwrap();
@@ -286,7 +285,7 @@ fn a_lost_connection_is_one_gap_and_the_state_after_it_is_right() {
         let proxy = Proxy::start(server.addr()).await;
         let client = foreign(&server.connect_string()).await;
         make(&client, "/locks/a").await;
-        let watching = Watching::start(&proxy.connect_string(), &["gap"]).await;
+        let watching = Watching::start(&proxy.connect_string()).await;
         let first = join(&client, "/locks/a", CURATOR).await;
         let second = join(&client, "/locks/a", CURATOR).await;
         let has = |snapshot: &Snapshot, holder: &str, waiters: usize| {
@@ -300,14 +299,12 @@ fn a_lost_connection_is_one_gap_and_the_state_after_it_is_right() {
         proxy.refuse();
         proxy.cut(Cut::Reset);
         assert!(matches!(watching.notice().await, Notice::Lost { .. }));
-        assert!(matches!(watching.notice().await, Notice::Alert(alert) if alert.alert.firing));
         delete(&client, &first).await;
         let unseen = join(&client, "/locks/a", CURATOR).await;
         delete(&client, &unseen).await;
         let third = join(&client, "/locks/a", CURATOR).await;
         proxy.heal();
         assert!(matches!(watching.notice().await, Notice::Back { .. }));
-        assert!(matches!(watching.notice().await, Notice::Alert(alert) if !alert.alert.firing));
         watching.until("the second holds", |snapshot| has(snapshot, &second, 1)).await;
         // What happens from now on is exact again.
         delete(&client, &second).await;
@@ -335,7 +332,7 @@ fn a_break_and_a_revoked_hold_are_told_with_who_did_it() {
     block_on(async {
         let server = Server::ephemeral().await.unwrap();
         let ours = Lockkeeper::connect(&server.connect_string()).await.unwrap();
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         let _guard = ours.mutex("/locks/broken").acquire().await.unwrap();
         let admin = Lockkeeper::connect(&server.connect_string()).await.unwrap().admin();
         admin.break_lock("/locks/broken", "it hangs").await.unwrap();
@@ -365,7 +362,7 @@ fn a_semaphore_of_foreign_clients_is_one_lock_however_often_it_is_used() {
         for path in ["/locks/c/leases", "/locks/c/locks", "/locks/k-__lock__", "/locks/k"] {
             make(&client, path).await;
         }
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
         for number in 0..5 {
             let asks = join(&client, "/locks/c/locks", CURATOR).await;
@@ -406,7 +403,7 @@ fn contenders_that_end_with_their_session_are_told_from_released_ones() {
         for lock in ["/locks/a", "/locks/b", "/locks/c"] {
             make(&client, lock).await;
         }
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         let killed = foreign(&server.connect_string()).await;
         join(&killed, "/locks/a", KAZOO).await;
         join(&killed, "/locks/b", KAZOO).await;
@@ -435,7 +432,7 @@ fn holders_and_waiters_that_were_there_before_are_told_apart() {
         for _ in 0..3 {
             join(&client, "/locks/a", KAZOO).await;
         }
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         let Totals { in_use, holders, waiters, .. } = watching.totals;
         assert_eq!((in_use, holders, waiters), (1, 1, 2));
         assert!(watching.stop().await.iter().all(|fact| fact["about"] == true));
@@ -450,7 +447,7 @@ fn a_lock_that_was_held_before_is_found_at_every_depth() {
         let lock = "/locks".to_owned() + &"/a".repeat(40);
         make(&client, &lock).await;
         join(&client, &lock, KAZOO).await;
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         assert_eq!((watching.totals.in_use, watching.totals.holders), (1, 1));
         watching.stop().await;
     });
@@ -650,7 +647,7 @@ fn locks_are_observed_where_the_epoch_cannot_be_read() {
         let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
         client.create("/lockkeeper/epoch", b"no number", &persistent).await.unwrap();
         join(&client, "/locks/a", KAZOO).await;
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         assert_eq!(watching.totals.holders, 1);
         watching.stop().await;
     });
@@ -661,7 +658,7 @@ fn locks_are_observed_where_the_epoch_cannot_be_read() {
 fn an_observer_that_did_not_run_says_so() {
     block_on(async {
         let server = Server::ephemeral().await.unwrap();
-        let watching = Watching::start(&server.connect_string(), &[]).await;
+        let watching = Watching::start(&server.connect_string()).await;
         watching.observation.stop();
         let Watching { dir, task, observation, .. } = watching;
         task.abort();

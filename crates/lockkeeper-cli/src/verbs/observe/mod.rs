@@ -1,8 +1,7 @@
-//! `lockkeeper observe`: what happens to all locks, as metrics, as a journal and as alerts.
+//! `lockkeeper observe`: what happens to all locks, as metrics, as a page and as a journal.
 
 mod jobs;
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -11,20 +10,17 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::admin::ContenderInfo;
 use lockkeeper_history::HoldEnd;
 use lockkeeper_observe::deadlock::Search;
 use lockkeeper_observe::watch::{
-    AlertNotice, End, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, RecordedEnd,
-    Rule,
+    End, GapCause, Journal, Limits, Notice, Observation, ObserveError, Observer, Options, RecordedEnd,
 };
 use lockkeeper_observe::{http, page};
-use lockkeeper_session::text::{excerpt, spell};
+use lockkeeper_session::text::spell;
 use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::advice::Suggested;
-use crate::alert;
 use crate::args::common::Common;
 use crate::args::values::Completes;
 use crate::exit::{Code, Failure};
@@ -55,7 +51,7 @@ const STATUSES: &[Status] = &[
 It needs ZooKeeper 3.6 or later, sees foreign clients too, and changes nothing.", "\
 Examples:
   lockkeeper observe --servers zk1:2181,zk2:2181 --journal /var/lib/observe
-  lockkeeper observe --alert 'held>1h' --alert gap --alert-command ./page.sh"))]
+  lockkeeper observe / --listen 0.0.0.0:9750 --allow-remote"))]
 pub(crate) struct ObserveArgs {
     /// Where to look: a name below /locks, or an absolute path [default: /locks]
     #[arg(add = Completes::Locks)]
@@ -76,18 +72,6 @@ pub(crate) struct ObserveArgs {
     /// The file is history.jsonl. With the older ones, it has at most 256 MiB.
     #[arg(long, value_name = "DIR")]
     pub journal: Option<PathBuf>,
-    /// Raise an alert while this rule holds, as held>1h; can be repeated
-    ///
-    /// held>1h: a hold is older. waits>10m: a contender waits for longer. changes>10/h: a lock is granted more often. deadlock: contenders
-    /// wait for each other in a ring. gap: changes are not seen.
-    #[arg(long, value_name = "RULE")]
-    pub alert: Vec<Rule>,
-    /// Run this command for each alert
-    ///
-    /// It runs in sh when the rule begins to hold, and not again before it has ceased to. It gets LOCKKEEPER_ALERT_RULE,
-    /// LOCKKEEPER_ALERT_SUBJECT and LOCKKEEPER_ALERT_TEXT, and JSON on standard input.
-    #[arg(long, value_name = "COMMAND", requires = "alert")]
-    pub alert_command: Option<String>,
     /// Maximum locks, and maximum contenders, that are observed; further ones are left out
     #[arg(long, hide_short_help = true, value_name = "NUMBER", default_value_t = 100_000)]
     pub max_locks: usize,
@@ -110,12 +94,6 @@ impl Verb for ObserveArgs {
     }
 }
 
-/// How many alert commands run at once.
-const COMMANDS: usize = 8;
-
-/// How many alerts wait for their command. Further ones are only printed.
-const WAITING: usize = 1_000;
-
 /// How long the realms that were reached at the start wait for the others.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -132,7 +110,7 @@ async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, Failure> {
     let journal = args.journal.as_deref().map(Journal::open).transpose();
     let journal = journal.map_err(|error| Failure::new(Code::Internal, error.to_string()))?;
     let limits = Limits { locks: args.max_locks, contenders: args.max_locks };
-    let observation = Observation::new(Options { rules: args.alert.clone(), journal, limits });
+    let observation = Observation::new(Options { journal, limits });
     let connected = tokio::select! {
         connected = connect(&parts, printer) => connected?,
         _ = signals.next() => return Ok(0),
@@ -159,7 +137,7 @@ async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, Failure> {
             Ok(()) => Failure::new(Code::Internal, "the HTTP service has ended"),
             Err(error) => Failure::system("cannot serve HTTP", error),
         }),
-        never = attend(&observation, args.alert_command.as_deref(), printer) => match never {},
+        never = print_notices(&observation, printer) => match never {},
         (never, ..) = select_all(jobs) => match never {},
         () = watch_deadlocks(&observation) => Err(Failure::new(Code::Internal, "the search for deadlocks has ended")),
         _ = signals.next() => Ok(0),
@@ -295,53 +273,10 @@ async fn watch_deadlocks(observation: &Observation) {
     }
 }
 
-/// Prints what happens, and runs the alert command.
-async fn attend(observation: &Observation, command: Option<&str>, printer: &Printer) -> Infallible {
-    let (mut running, mut waiting) = (FuturesUnordered::new(), VecDeque::<AlertNotice>::new());
-    let mut has_dropped = false;
+/// Prints each notice.
+async fn print_notices(observation: &Observation, printer: &Printer) -> Infallible {
     loop {
-        while let Some(command) = command
-            && running.len() < COMMANDS
-            && let Some(alert) = waiting.pop_front()
-        {
-            running.push(run(command, alert, printer));
-        }
-        tokio::select! {
-            notice = observation.next_notice() => {
-                printer.note(&text(&notice));
-                if let Notice::Alert(alert) = notice
-                    && alert.alert.firing
-                    && command.is_some()
-                {
-                    let has_room = waiting.len() < WAITING;
-                    if has_room {
-                        waiting.push_back(*alert);
-                    } else if !has_dropped {
-                        printer.note(&format!("more than {WAITING} alerts wait for the alert command: it does not get all of them"));
-                    }
-                    has_dropped = !has_room;
-                }
-            }
-            Some(()) = running.next() => {}
-        }
-    }
-}
-
-/// Runs the alert command once.
-async fn run(command: &str, notice: AlertNotice, printer: &Printer) {
-    let body = serde_json::json!({ "event": "lock_alert", "text": alert_text(&notice), "alert": &notice }).to_string();
-    let variables = [
-        ("LOCKKEEPER_ALERT_RULE", notice.alert.rule.to_string()),
-        ("LOCKKEEPER_ALERT_SUBJECT", notice.alert.subject.to_string()),
-        ("LOCKKEEPER_ALERT_TEXT", alert_text(&notice)),
-    ];
-    match tokio::time::timeout(alert::LIMIT, alert::execute(command, body, &variables)).await {
-        Ok(Ok((_, status))) if !status.success() => printer.note(&format!("the alert command ended with {status}")),
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => printer.note(&format!("the alert command cannot be run: {error}")),
-        Err(_) => {
-            printer.note(&format!("the alert command was killed: it ran for longer than {}", spell(alert::LIMIT)))
-        }
+        printer.note(&text(&observation.next_notice().await));
     }
 }
 
@@ -378,88 +313,8 @@ pub(crate) fn text(notice: &Notice) -> String {
         Notice::LeftOut { root } => {
             format!("{} has more locks or contenders than --max-locks: some are not observed", plain(root))
         }
-        Notice::Alert(alert) if alert.alert.firing => format!("alert {}", alert_text(alert)),
-        Notice::Alert(alert) => format!("over: {} {}", alert.alert.rule, plain(&alert.alert.subject)),
         Notice::JournalFailed(error) => format!("the journal cannot be written: {error}"),
         Notice::JournalWorks => "the journal is written again".to_owned(),
         _ => String::new(),
-    }
-}
-
-/// `held>1h: /locks/nightly is held by build@ci-7 (pid 4711) for 1h 2s, 3 waiting`
-fn alert_text(notice: &AlertNotice) -> String {
-    let AlertNotice { alert, lock } = notice;
-    let subject = plain(&alert.subject);
-    let head = match (alert.rule, alert.grants) {
-        (Rule::Changes { per, .. }, Some(grants)) => {
-            format!("{}: {subject} was granted {grants} times in {};", alert.rule, spell(per))
-        }
-        _ => format!("{}: {subject}", alert.rule),
-    };
-    let Some(lock) = lock else {
-        return match alert.rule {
-            Rule::Gap => format!("{head} is not seen at this moment"),
-            _ => head.trim_end_matches(';').to_owned(),
-        };
-    };
-    let who = |it: &ContenderInfo, about: &str| {
-        let why = it.message.as_deref().map_or_else(String::new, |why| format!(" ({})", excerpt(why)));
-        let lasted = it.observed.and_then(|it| alert.at.wall_time().duration_since(it.since).ok()).unwrap_or_default();
-        let about = if it.observed.is_some_and(|it| it.about) { about } else { "" };
-        (plain(&format!("{}{why}", it.described)), format!("{about}{}", spell(lasted)))
-    };
-    let oldest = lock.holders.iter().min_by_key(|holder| holder.observed.map(|it| it.since));
-    let oldest = oldest.map(|holder| who(holder, "at least "));
-    let it = if head.ends_with(';') { " it" } else { "" };
-    let held = match oldest {
-        Some((who, since)) => format!("{it} is held by {who} for {since}"),
-        None if lock.blocked_by().is_some() => format!("{it} is blocked by a node without a session"),
-        None => format!("{it} has no holder"),
-    };
-    let waiting = match lock.waiters.first().map(|waiter| who(waiter, "about ")) {
-        Some((who, since)) => format!(", {} waiting, {who} for {since}", lock.waiters.len()),
-        None => String::new(),
-    };
-    format!("{head}{held}{waiting}")
-}
-
-#[cfg(test)]
-mod tests {
-    use lockkeeper::admin::{LockInfo, Observed};
-    use lockkeeper_observe::watch::{Alert, Moment};
-
-    use super::*;
-
-    #[test]
-    fn an_alert_names_the_oldest_holder_and_waiter() {
-        let at = Moment { ms: 0, wall_ms: 1_764_200_000_000 };
-        let contender = |who: Option<&str>, seconds, about: bool| {
-            let mut info = ContenderInfo::unread("n".to_owned());
-            who.iter().for_each(|who| info.described = (*who).to_owned());
-            info.message = about.then(|| "full reindex".to_owned());
-            info.observed = Some(Observed { since: at.wall_time() - Duration::from_secs(seconds), about });
-            info
-        };
-        let mut lock = LockInfo::unused("/locks/a");
-        lock.holders = vec![contender(Some("ann@db1 (pid 7)"), 3_600, true)];
-        let free_of_waiters = lock.clone();
-        lock.waiters = vec![contender(None, 2, false), contender(Some("x"), 1, false)];
-        let alert =
-            Alert { rule: "held>1h".parse().unwrap(), subject: "/locks/a".into(), firing: true, grants: None, at };
-        let changes = Alert { rule: "changes>5/h".parse().unwrap(), grants: Some(6), ..alert.clone() };
-        let mut changed = AlertNotice { alert: changes, lock: Some(free_of_waiters) };
-        assert_eq!(
-            alert_text(&changed),
-            "changes>5/1h: /locks/a was granted 6 times in 1 h; it is held by ann@db1 (pid 7) (full reindex) for at least 1 h"
-        );
-        changed.lock = None;
-        assert_eq!(alert_text(&changed), "changes>5/1h: /locks/a was granted 6 times in 1 h");
-        let mut notice = AlertNotice { alert, lock: Some(lock) };
-        assert_eq!(
-            alert_text(&notice),
-            "held>1h: /locks/a is held by ann@db1 (pid 7) (full reindex) for at least 1 h, 2 waiting, an unnamed client for 2 s"
-        );
-        notice.lock = None;
-        assert_eq!(alert_text(&notice), "held>1h: /locks/a");
     }
 }

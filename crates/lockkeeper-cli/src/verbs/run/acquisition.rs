@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::LockedRun;
+use super::alert::Alerts;
 use super::args::OnDeadlock;
 use super::kind::Kind;
 use super::lease::LeaseArgs;
@@ -20,7 +21,6 @@ use super::records::{self, RecordTerms, Shelf};
 use super::release::HandoverTarget;
 use super::request::Request;
 use crate::advice::Suggested;
-use crate::alert::Alerts;
 use crate::args::values::Waiting;
 use crate::broken::LostPositions;
 use crate::exit::{Code, Failure};

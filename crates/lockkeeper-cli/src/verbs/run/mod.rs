@@ -8,6 +8,7 @@
 //! deleted, or a message says when it will be.
 
 mod acquisition;
+mod alert;
 pub(crate) mod args;
 mod job;
 mod kind;

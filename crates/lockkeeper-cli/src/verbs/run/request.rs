@@ -11,12 +11,12 @@ use lockkeeper_helix::Terms;
 use lockkeeper_jobs::check_slot;
 use lockkeeper_session::text::excerpt;
 
+#[cfg(feature = "webhook")]
+use super::alert::Webhook;
 use super::args::{KindArgs, RunArgs};
 use super::kind::Kind;
 use super::lease::LeaseArgs;
 use super::retrying::RetryPolicy;
-#[cfg(feature = "webhook")]
-use crate::alert::Webhook;
 use crate::args::values::Waiting;
 use crate::exit::{Code, Failure};
 use crate::grace::Term;

@@ -16,8 +16,6 @@ use crate::watch::{Moment, Since};
 pub(crate) struct Glance {
     pub(crate) now: Moment,
     pub(crate) trees: Vec<TreeState>,
-    /// The rules that hold, with their subjects.
-    pub(crate) alerts: Vec<(String, Arc<str>)>,
     pub(crate) deadlocks: Arc<[Deadlock]>,
     /// The jobs of each tree.
     pub(crate) jobs: Vec<Arc<Jobs>>,
@@ -91,10 +89,9 @@ impl Observation {
         let others = all - shown.len();
         let blind = state.gaps();
         let trees = state.trees.iter().map(TreeSeen::state).collect();
-        let alerts = state.alerts();
         let deadlocks = state.deadlocks.clone();
         let jobs = state.jobs.values().cloned().collect();
-        Glance { now, trees, alerts, deadlocks, jobs, gaps: blind, waited_for, locks: shown, others }
+        Glance { now, trees, deadlocks, jobs, gaps: blind, waited_for, locks: shown, others }
     }
 
     /// Returns the same with only this lock, with so many waiters and holds.
@@ -111,7 +108,8 @@ impl Observation {
 impl super::ObservationState {
     /// A lock, and what is known of its last hour, with so many holders, waiters and past holds at most.
     fn glance_of(&self, path: &str, since: Since, now: Moment, each: usize) -> LockGlance {
-        let lock = self.lock_head(path, now, each).unwrap_or_else(|| LockInfo::unused(path));
+        let lock = self.trees.iter().find_map(|tree| tree.tracker.lock_head(path, now, each));
+        let lock = lock.unwrap_or_else(|| LockInfo::unused(path));
         LockGlance { lock, since, past: self.recent.past(path, each) }
     }
 

@@ -5,7 +5,6 @@
 //! answer.
 
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, select_all};
 use lockkeeper_helix::{CleanupAlert, Decision};
@@ -20,12 +19,9 @@ use crate::views::FactsView;
 /// Bytes of an answer that are read; the rest is ignored.
 const MAX_ANSWER: u64 = 64 * 1024;
 
-/// Time limit for a command that gives no answer.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
 /// Time limit for an address to answer. It gets one request.
 #[cfg(feature = "webhook")]
-const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(10);
+const WEBHOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// The receivers of an alert.
 #[derive(Clone, Debug)]
@@ -154,13 +150,9 @@ impl Alerts {
 }
 
 /// Runs a shell command with a text on its standard input, and returns what it printed and its status. Dropping the future kills it.
-pub(crate) async fn execute(
-    command: &str,
-    body: String,
-    variables: &[(&str, String)],
-) -> std::io::Result<(Vec<u8>, ExitStatus)> {
+async fn execute(command: &str, body: String) -> std::io::Result<(Vec<u8>, ExitStatus)> {
     let mut shell = tokio::process::Command::new("sh");
-    shell.args(["-c", command]).envs(variables.iter().map(|(name, value)| (name, value)));
+    shell.args(["-c", command]);
     let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
     let write = async {
@@ -182,7 +174,7 @@ pub(crate) async fn execute(
 
 /// Runs the command, and returns its decision if it makes one.
 async fn run(command: &str, body: String, printer: Printer) -> Option<Decision> {
-    match execute(command, body, &[]).await {
+    match execute(command, body).await {
         Ok((said, status)) => {
             if !status.success() {
                 printer.note(&format!("the alert command ended with {status}"));
