@@ -335,10 +335,7 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
     let with_ops = || home.output(&["admin", "init", "--auth-file", "ops"]);
     let output = with_ops();
     let (code, line) = failure(&output);
-    assert!(
-        code == Some(1) && line.contains("every client may administrate /locks, /lockkeeper, "),
-        "{code:?} {line}"
-    );
+    assert!(code == Some(1) && line.contains("every client may administrate /locks, /lockkeeper, "), "{code:?} {line}");
     let told = String::from_utf8(output.stderr).unwrap();
     let remedy = told.split("administrate: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{told}"));
     let words = shlex::split(remedy).unwrap();
