@@ -6,6 +6,7 @@ use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Output,
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
+use boon::{Compiler, SchemaIndex, Schemas};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, test_kill_process, waitid};
 use serde_json::Value;
@@ -108,7 +109,9 @@ impl Home {
     pub(crate) fn show(&self, name: &str) -> Value {
         let output = self.output(&["show", name, "--json"]);
         assert!(output.status.success(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        let lock = serde_json::from_slice(&output.stdout).unwrap();
+        check_shape(&lock);
+        lock
     }
 
     /// Returns the numbers of holders and waiters; both are 0 while no server runs.
@@ -118,6 +121,7 @@ impl Home {
             assert!(matches!(output.status.code(), Some(1 | 69)), "{output:?}");
             return (0, 0);
         };
+        check_shape(&lock);
         let count = |kind: &str| lock[kind].as_array().unwrap().len();
         (count("holders"), count("waiters"))
     }
@@ -369,4 +373,21 @@ pub(crate) fn without_scope(output: &Output) -> String {
 
 pub(crate) fn text(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap()
+}
+
+/// Checks a lock in JSON against the schema that programs rely on.
+pub(crate) fn check_shape(lock: &Value) {
+    thread_local! {
+        static SCHEMA: (Schemas, SchemaIndex) = {
+            let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+            let schema = include_str!("../../../../docs/commands/lock.schema.json");
+            compiler.add_resource("lock.json", serde_json::from_str(schema).unwrap()).unwrap();
+            let index = compiler.compile("lock.json", &mut schemas).unwrap();
+            (schemas, index)
+        };
+    }
+    SCHEMA.with(|(schemas, index)| {
+        let checked = schemas.validate(lock, *index);
+        assert!(checked.is_ok(), "{:#} of {lock:#}", checked.unwrap_err());
+    });
 }

@@ -6,7 +6,40 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, until, without_scope};
+use crate::harness::{BINARY, Home, Running, Served, check_shape, failure, until, without_scope};
+
+/// docs/commands/lock.schema.json. The harness checks each answer of `show` in the other tests.
+#[test]
+fn every_answer_about_a_lock_has_the_shape_of_the_schema() {
+    let home = Home::new();
+    let kinds = [
+        ("plain", &["-m", "x"][..], &[][..]),
+        ("classes", &["--background"], &["--foreground"]),
+        ("permits", &["--permits", "2", "--take", "2"], &["--permits", "2"]),
+        ("leased", &["--lease", "1h"], &["--lease", "1h", "--wait", "1h"]),
+    ];
+    let running: Vec<_> = kinds
+        .iter()
+        .map(|(name, holds, waits)| {
+            let mut holder = home.spawn(name, holds, "echo up; exec cat");
+            assert_eq!(holder.line(), "up");
+            let waiter = home.spawn(name, waits, "true");
+            until("it waits", || *name == "leased" || home.count(name) == (1, 1));
+            (holder, waiter)
+        })
+        .collect();
+    let answer = |args: &[&str]| -> serde_json::Value { serde_json::from_slice(&home.output(args).stdout).unwrap() };
+    let listed = answer(&["list", "--json"]);
+    let listed = listed["locks"].as_array().unwrap();
+    assert_eq!(listed.len(), kinds.len());
+    listed.iter().for_each(check_shape);
+    for (name, ..) in kinds {
+        check_shape(&answer(&["show", name, "--json"]));
+        check_shape(&answer(&["why", name, "--json"])["lock"]);
+    }
+    check_shape(&answer(&["why", "unused", "--json"])["lock"]);
+    drop(running);
+}
 
 #[test]
 fn case_55_case_56_show_names_who_holds_and_who_waits() {
