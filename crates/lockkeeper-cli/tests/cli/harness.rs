@@ -281,7 +281,8 @@ impl Served {
         Self::start_with(home, "127.0.0.1:0", &["--first-zxid", &zxid.to_string()])
     }
 
-    fn start_with(home: &Home, listen: &str, more: &[&str]) -> Self {
+    /// Starts one that listens there, with more options.
+    pub(crate) fn start_with(home: &Home, listen: &str, more: &[&str]) -> Self {
         let args = [&["serve", "--memory", "--listen", listen], more].concat();
         let mut running = Running::start(&mut home.command(&args));
         let address = running.line();

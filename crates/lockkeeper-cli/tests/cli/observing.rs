@@ -49,6 +49,19 @@ impl Observing {
     }
 }
 
+/// Services are killed if they end too late: in Kubernetes after 30 s.
+#[test]
+fn a_signal_ends_an_observer_while_its_servers_are_away() {
+    let machine = Home::new();
+    let served = Served::start_with(&machine, "127.0.0.1:0", &["--max-session-timeout", "1h"]);
+    let home = Home::with_servers(&served.address);
+    let mut observing = Observing::start(&home, &["--session-timeout", "1h"]);
+    drop(served);
+    until("it sees nothing", || observing.get("/healthz").0 == 503);
+    observing.running.signal(Signal::TERM);
+    assert!(observing.running.wait().success());
+}
+
 #[test]
 fn runs_are_counted_and_their_facts_are_in_the_journal() {
     let machine = Home::new();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt, OptionFuture, select_all};
+use futures_util::future::{BoxFuture, FutureExt, OptionFuture, join_all, select_all};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lockkeeper::Lockkeeper;
 use lockkeeper_history::HoldEnd;
@@ -18,7 +18,7 @@ use lockkeeper_observe::watch::{
 use lockkeeper_observe::{http, page};
 use lockkeeper_session::text::spell;
 use tokio::net::TcpListener;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::advice::Suggested;
 use crate::args::common::Common;
@@ -94,7 +94,7 @@ impl Verb for ObserveArgs {
     }
 }
 
-/// How long the realms that were reached at the start wait for the others.
+/// How long the realms that were reached at the start wait for the others, and how long the sessions have to close at the end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A search for deadlocks is not made again before this many times as long as it took.
@@ -144,9 +144,8 @@ async fn observe(args: ObserveArgs, printer: &Printer) -> Result<u8, Failure> {
     };
     service::tell(&[NotifyState::Stopping], printer);
     observation.stop();
-    for keeper in keepers {
-        keeper.close().await;
-    }
+    // The sessions have no nodes. Without an answer they end by themselves.
+    _ = timeout(PATIENCE, join_all(keepers.into_iter().map(async |keeper| keeper.close().await))).await;
     ended
 }
 
