@@ -1,7 +1,8 @@
 //! The verbs: a folder for each, and a row in the table below.
 //!
 //! A folder has the options of its verb, its exit statuses, what it does, and its texts. To add a verb, add its folder, its `mod`,
-//! its row with the group of the help that it belongs to, and its page in docs/commands.
+//! its row with the group of the help that it belongs to (of 24 lines: alike verbs share one, see `ALIKE`), and its page in docs/commands,
+//! with empty tables that `LOCKKEEPER_BLESS=1 cargo test --bin lockkeeper -- tables` fills, and a line of docs/SUMMARY.md.
 
 pub(crate) mod admin;
 pub(crate) mod breaking;

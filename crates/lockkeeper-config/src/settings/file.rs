@@ -82,8 +82,8 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
         let kind = value.get_ref().type_str();
         Err((format!("is of the type {kind}, not {expected}"), format!("write {key} = {example}", key = last(key))))
     };
-    match (key, value.get_ref()) {
-        (Key::Servers, DeValue::Array(servers)) => {
+    match (key.row().value, value.get_ref()) {
+        ("SERVERS", DeValue::Array(servers)) => {
             let mut list = Vec::new();
             for server in servers {
                 match server.get_ref() {
@@ -93,19 +93,13 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
             }
             Ok(list.join(","))
         }
-        (
-            Key::ConnectionRetry | Key::Retries | Key::JobsCatchUp | Key::JobsKeepRuns | Key::JobsKeepOutput,
-            DeValue::Integer(number),
-        ) => Ok(number.as_str().to_owned()),
-        (Key::ConnectionRetry | Key::Retries | Key::JobsCatchUp | Key::JobsKeepRuns, _) => wrong("a number", "5"),
-        (Key::History | Key::Strict, DeValue::Boolean(is)) => Ok(is.to_string()),
-        (Key::History | Key::Strict, _) => wrong("true or false", "true"),
+        ("COUNT" | "SIZE", DeValue::Integer(number)) => Ok(number.as_str().to_owned()),
+        ("COUNT", _) => wrong("a number", "5"),
+        ("true or false", DeValue::Boolean(is)) => Ok(is.to_string()),
+        ("true or false", _) => wrong("true or false", "true"),
         (_, DeValue::String(text)) => Ok(text.to_string()),
-        (Key::SessionTimeout | Key::ConnectionDelay, _)
-        | (Key::ForegroundTimeout | Key::BackgroundTimeout | Key::RetryDelay | Key::JobsLate, _) => {
-            wrong("a time with its unit", r#""5s""#)
-        }
-        (Key::JobsKeepOutput, _) => wrong("a size", r#""4k""#),
+        ("DURATION", _) => wrong("a time with its unit", r#""5s""#),
+        ("SIZE", _) => wrong("a size", r#""4k""#),
         _ => wrong("a text", r#""…""#),
     }
 }
@@ -113,4 +107,30 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
 /// The key within its table.
 fn last(key: Key) -> &'static str {
     key.name().rsplit('.').next().unwrap_or(key.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Sources;
+    use super::*;
+
+    #[test]
+    fn each_count_size_time_and_switch_is_written_as_what_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, mut tried) = (dir.path().join("config.toml"), 0);
+        for key in Key::ALL {
+            let value = match key.row().value {
+                "COUNT" => "5",
+                "SIZE" => "4096",
+                "DURATION" => "\"5s\"",
+                "true or false" => "true",
+                _ => continue,
+            };
+            std::fs::write(&file, format!("{} = {value}\n", key.name())).unwrap();
+            let read = Sources::none().config(&file).read();
+            assert!(read.is_ok(), "{}", read.unwrap_err());
+            tried += 1;
+        }
+        assert!(tried > 10, "{tried}");
+    }
 }

@@ -1,7 +1,8 @@
 //! The settings: a row for each, with its name in each layer, and what people read about it.
 //!
 //! The keys of files, the variables, the flags of the command, `lockkeeper config` and the page about settings come from these rows. To add
-//! a setting, add its row, and a field with the reading of its value in `values.rs`, `jobs.rs` or `kafka.rs`.
+//! a setting, add its row, its field (in `types.rs`, `jobs.rs` or `kafka.rs`) and the reading of its value (in `values.rs`, or beside the
+//! field). A flag that only `run` has is an option of `run`, which reads the setting, as `--no-history` does.
 
 /// What is known of a setting but its value.
 #[derive(Clone, Copy, Debug)]

@@ -111,7 +111,7 @@ fn the_documents_file_is_read_verbatim_and_is_the_default_of_its_keys() {
 fn every_key_of_the_document_sets_its_own_setting() {
     let unlike = |key: &str, value: &str| {
         let (set, usual) = (properties(&format!("{key}={value}")).unwrap(), properties("").unwrap());
-        let changed: Vec<_> = set.entries().into_iter().zip(usual.entries()).filter(|(a, b)| a != b).collect();
+        let changed: Vec<_> = set.entries().iter().zip(usual.entries()).filter(|(a, b)| a != b).collect();
         assert_eq!(changed.len(), 1, "{key}: {changed:?}");
         let (entry, _) = &changed[0];
         assert_eq!(entry.key.property(), Some(key));

@@ -80,21 +80,38 @@ fn is_of_a_stop(status: u8) -> bool {
 
 /// Returns the same command line as one of `run`. Only the parser knows the defaults of the other options.
 fn run_args(args: LeadArgs) -> Result<RunArgs, Failure> {
-    let words = [args.name.into(), "--".into()].into_iter().chain(args.command);
+    // No `..`: the compiler asks for a decision about each new option.
+    let LeadArgs {
+        name,
+        around: _,
+        once: _,
+        message,
+        publish_command,
+        on_revoke,
+        grace,
+        lock_delay,
+        on_suspect,
+        node_format,
+        quiet,
+        no_history,
+        common,
+        command,
+    } = args;
+    let words = [name.into(), "--".into()].into_iter().chain(command);
     let mut run = parse_run(words).map_err(|problem| Failure::new(Code::Usage, problem))?;
-    run.kind.node_format = args.node_format;
+    run.kind.node_format = node_format;
     Ok(RunArgs {
-        message: args.message,
-        publish_command: args.publish_command,
-        on_revoke: args.on_revoke,
+        message,
+        publish_command,
+        on_revoke,
         yields: None,
         min_hold: None,
-        grace: args.grace,
-        lock_delay: args.lock_delay,
-        on_suspect: args.on_suspect,
-        quiet: args.quiet,
-        no_history: args.no_history,
-        common: args.common,
+        grace,
+        lock_delay,
+        on_suspect,
+        quiet,
+        no_history,
+        common,
         ..run
     })
 }
