@@ -251,8 +251,7 @@ pub(crate) fn place(typed: &ConnectArgs, variable: impl Fn(&str) -> Option<OsStr
     options.extend(routing);
     let here = if shared { Key::Machine } else { Key::StateDir };
     for key in [here].iter().chain(Key::ALL.iter().filter(|key| is_of_an_ensemble(**key))) {
-        let is_path = matches!(key.row().value, "FILE" | "DIR");
-        options.extend(of(*key).map(|option| if is_path { file(option) } else { option }));
+        options.extend(of(*key).map(|option| if key.row().is_path() { file(option) } else { option }));
     }
     let state_dir = typed.get(Key::StateDir);
     if shared || (state_dir.is_some() && !options.iter().any(|option| [SERVERS, ROUTING].contains(&option.flag))) {

@@ -66,6 +66,35 @@ impl Broken {
     }
 }
 
+/// A request to release a lock, as the journal keeps it. Returned by [`Admin::revoked`](crate::admin::Admin::revoked).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct Revoked {
+    /// The path of the lock.
+    pub path: String,
+    /// The node that was asked.
+    pub node: String,
+    /// Its owner, as far as its node said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// The owner as one line of text, or what a foreign client's node showed. Print it with `{:?}`, which escapes it.
+    pub described: String,
+    /// The token of its hold; a waiter has the one that its hold would have had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<FencingToken>,
+    /// The client that asked, as it says itself.
+    pub by: Owner,
+    /// Whether the server knows its user.
+    #[serde(skip)]
+    pub proof: Proof,
+    /// The reason that it gave. Print it with `{:?}`, which escapes it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
+    #[serde(skip, default = "lockkeeper_session::text::unix_epoch")]
+    pub at: SystemTime,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,33 +125,4 @@ mod tests {
         assert_eq!((ended(broken(true, token(7))), ended(broken(true, token(6)))), (true, false));
         assert_eq!((ended(broken(true, None)), ended(broken(false, None))), (false, false));
     }
-}
-
-/// A request to release a lock, as the journal keeps it. Returned by [`Admin::revoked`](crate::admin::Admin::revoked).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub struct Revoked {
-    /// The path of the lock.
-    pub path: String,
-    /// The node that was asked.
-    pub node: String,
-    /// Its owner, as far as its node said.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub owner: Option<Owner>,
-    /// The owner as one line of text, or what a foreign client's node showed. Print it with `{:?}`, which escapes it.
-    pub described: String,
-    /// The token of its hold; a waiter has the one that its hold would have had.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub token: Option<FencingToken>,
-    /// The client that asked, as it says itself.
-    pub by: Owner,
-    /// Whether the server knows its user.
-    #[serde(skip)]
-    pub proof: Proof,
-    /// The reason that it gave. Print it with `{:?}`, which escapes it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// When, by the server's clock. Not stored in the record: the server's creation time of the record's node.
-    #[serde(skip, default = "lockkeeper_session::text::unix_epoch")]
-    pub at: SystemTime,
 }

@@ -72,14 +72,11 @@ fn option(key: Key, flag: Flag) -> Arg {
     let option = Arg::new(key.name()).long(flag.name.trim_start_matches('-')).help(&help);
     let option = option.help_heading(HEADING).hide_short_help(flag.hidden);
     let option = if flag.more.is_empty() { option } else { option.long_help(format!("{help}\n\n{}", flag.more)) };
-    if key == Key::Strict {
+    if key.row().is_switch() {
         return option.action(ArgAction::SetTrue);
     }
     let option = option.value_name(key.row().value).value_parser(value_parser!(OsString));
-    let option = match key.row().value {
-        "FILE" | "DIR" => option.value_hint(ValueHint::AnyPath),
-        _ => option,
-    };
+    let option = if key.row().is_path() { option.value_hint(ValueHint::AnyPath) } else { option };
     match key {
         Key::RoutingServers => option.conflicts_with_all([Key::Servers, Key::Machine].map(Key::name)),
         Key::Machine => option
@@ -104,9 +101,9 @@ impl clap::Args for ConnectArgs {
 
 impl FromArgMatches for ConnectArgs {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let value = |key: Key| match key {
-            Key::Strict => matches.get_flag(key.name()).then(|| OsString::from("true")),
-            key => matches.get_one::<OsString>(key.name()).cloned(),
+        let value = |key: Key| match key.row().is_switch() {
+            true => matches.get_flag(key.name()).then(|| OsString::from("true")),
+            false => matches.get_one::<OsString>(key.name()).cloned(),
         };
         let typed = flags().filter_map(|(key, _)| Some((key, value(key)?))).collect();
         Ok(ConnectArgs { typed, sources: SourceArgs::from_arg_matches(matches)? })

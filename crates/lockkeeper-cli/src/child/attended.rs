@@ -1,5 +1,7 @@
 //! The time under the locks: what happens to a running command and to its locks, until the command has ended.
 
+use std::time::Duration;
+
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, select_all};
 use lockkeeper::admin::LockInfo;
@@ -26,7 +28,7 @@ use crate::text;
 use crate::watchdog::{self, Watchdog};
 
 /// Pause after a question that failed.
-const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(100);
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 /// The answer to a revoke request if the command gets no signal for it.
 const REFUSAL: &str = "its command ignores requests (--on-revoke ignore)";

@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::keys::{Key, meant};
+use super::keys::{Key, SWITCH, meant};
 use super::layers::{Given, Layers, Unit, at};
 use super::tables;
 use crate::settings::error::Fault;
@@ -95,8 +95,8 @@ fn text(key: Key, value: &Spanned<DeValue<'_>>) -> Result<String, (String, Strin
         }
         ("COUNT" | "SIZE", DeValue::Integer(number)) => Ok(number.as_str().to_owned()),
         ("COUNT", _) => wrong("a number", "5"),
-        ("true or false", DeValue::Boolean(is)) => Ok(is.to_string()),
-        ("true or false", _) => wrong("true or false", "true"),
+        (SWITCH, DeValue::Boolean(is)) => Ok(is.to_string()),
+        (SWITCH, _) => wrong(SWITCH, "true"),
         (_, DeValue::String(text)) => Ok(text.to_string()),
         ("DURATION", _) => wrong("a time with its unit", r#""5s""#),
         ("SIZE", _) => wrong("a size", r#""4k""#),
@@ -123,7 +123,7 @@ mod tests {
                 "COUNT" => "5",
                 "SIZE" => "4096",
                 "DURATION" => "\"5s\"",
-                "true or false" => "true",
+                SWITCH => "true",
                 _ => continue,
             };
             std::fs::write(&file, format!("{} = {value}\n", key.name())).unwrap();

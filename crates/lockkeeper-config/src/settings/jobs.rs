@@ -9,7 +9,7 @@ use lockkeeper_jobs::{Rule, RuleError};
 
 use super::keys::Key;
 use super::layers::{Given, Layers};
-use super::read::{Shown, Wrong, duration, take};
+use super::read::{Wrong, duration, shown, take};
 use super::setting::Setting;
 
 /// The times after which a job can be late.
@@ -76,11 +76,7 @@ impl fmt::Display for IfUnreachable {
     }
 }
 
-impl Shown for IfUnreachable {
-    fn shown(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-}
+shown!(IfUnreachable);
 
 impl FromStr for IfUnreachable {
     type Err = String;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::keys::Key;
 use super::layers::{Given, Layers};
-use super::read::{Shown, Wrong, absolute, take};
+use super::read::{Wrong, absolute, shown, take};
 use super::setting::Setting;
 
 /// The mechanisms of a login.
@@ -71,11 +71,7 @@ impl fmt::Display for KafkaProtocol {
     }
 }
 
-impl Shown for KafkaProtocol {
-    fn shown(&self) -> Option<String> {
-        Some(self.to_string())
-    }
-}
+shown!(KafkaProtocol);
 
 /// Reads the settings of Kafka, and checks them against each other.
 pub(super) fn kafka(layers: &mut Layers) -> KafkaSettings {

@@ -38,12 +38,25 @@ pub struct Flag {
     pub hidden: bool,
 }
 
+/// The kind of value of a switch.
+pub(super) const SWITCH: &str = "true or false";
+
 /// Returns a row of a setting with no default, no property and no flag.
 const fn row(name: &'static str, value: &'static str, counts: &'static str) -> Row {
     Row { name, property: None, value, counts, default: "none", contentserv: "", flag: None }
 }
 
 impl Row {
+    /// Whether its value is true or false, so that its flag has none.
+    pub fn is_switch(&self) -> bool {
+        self.value == SWITCH
+    }
+
+    /// Whether its value is the path of a file or of a directory.
+    pub fn is_path(&self) -> bool {
+        matches!(self.value, "FILE" | "DIR")
+    }
+
     const fn property(self, name: &'static str) -> Self {
         Row { property: Some(name), ..self }
     }
@@ -124,7 +137,7 @@ settings! {
     BackgroundTimeout = row("background.timeout", "DURATION", "run --background").property("zookeeper.background.task.timeout")
         .default("waits", "2000");
     /// Whether the nodes of objects are containers.
-    MonitorContainer = row("monitor_container", "true or false", "run with a class").property("zookeeper.monitor.container")
+    MonitorContainer = row("monitor_container", SWITCH, "run with a class").property("zookeeper.monitor.container")
         .default("false", "false");
     /// How often background work that was not granted its lock is retried.
     Retries = row("background.retries", "COUNT", "run --background").property("elastic.request.retry.count").default("0", "3");
@@ -189,9 +202,9 @@ settings! {
         .help("Use the server that all users of this machine share")
         .more("It is a service: lockkeeper serve --machine. DIR is its directory, by default /var/lib/lockkeeper.");
     /// Whether holds of commands, and their refusals, are recorded.
-    History = row("history", "true or false", "run, lead").default("true", "true");
+    History = row("history", SWITCH, "run, lead").default("true", "true");
     /// Whether unknown keys are errors.
-    Strict = row("strict", "true or false", "everywhere").default("false", "false").flag("--strict", true)
+    Strict = row("strict", SWITCH, "everywhere").default("false", "false").flag("--strict", true)
         .help("Treat unknown zookeeper.* keys and unknown variables as errors, not as warnings");
 }
 

@@ -43,13 +43,15 @@ pub(super) trait Shown {
 /// Shows values by their `Display`.
 macro_rules! shown {
     ($($value:ty),+) => {
-        $(impl Shown for $value {
+        $(impl $crate::settings::read::Shown for $value {
             fn shown(&self) -> Option<String> {
                 Some(self.to_string())
             }
         })+
     };
 }
+
+pub(super) use shown;
 
 shown!(String, bool, u32, usize, Class, LockAcl, Rule);
 

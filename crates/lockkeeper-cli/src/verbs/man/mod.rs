@@ -175,7 +175,7 @@ fn exit_statuses(page: &clap::Command, help: &str) -> Roff {
     for (code, means, detail) in listed {
         let detail = if detail.is_empty() { String::new() } else { format!("; {detail}") };
         roff.control("TP", []);
-        roff.text([bold((code.status()).to_string())]);
+        roff.text([bold(code.status().to_string())]);
         roff.text([roman(format!("{means}{detail}").replace('`', ""))]);
     }
     roff

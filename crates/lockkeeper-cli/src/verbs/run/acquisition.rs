@@ -6,7 +6,6 @@ use std::time::Duration;
 use lockkeeper::error::Misuse;
 use lockkeeper::{Acquire, Error, Holding, LockPath, Lockkeeper, MultiGuard};
 use lockkeeper_helix::{AcquireLeaseError, Decision, HelixGuard, HelixLock, LockStatus, Preemption};
-use lockkeeper_history::LockUse;
 use lockkeeper_letters::retry::{About, Cause};
 use lockkeeper_session::text::{excerpt, spell};
 use tokio::sync::watch;
@@ -17,7 +16,7 @@ use super::alert::Alerts;
 use super::args::OnDeadlock;
 use super::kind::Kind;
 use super::lease::LeaseArgs;
-use super::records::{self, RecordTerms, Shelf};
+use super::records;
 use super::release::HandoverTarget;
 use super::request::Request;
 use crate::advice::Suggested;
@@ -422,7 +421,7 @@ impl<'a> Acquisition<'a> {
 
     /// Records that the request was refused, if it was and the servers answer before `end`.
     pub(super) async fn record_refusal(&self, failure: &Failure, end: Instant) {
-        let (waited, terms) = (self.started.elapsed(), self.record_terms());
+        let (waited, terms) = (self.started.elapsed(), self.request.record_terms());
         match (&self.keeper, &terms.shelf) {
             _ if !terms.history => {}
             (_, Some(shelf)) if failure.code == Code::Unreachable => {
@@ -441,23 +440,10 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// Returns what the records of this request and of its holds say.
-    pub(super) fn record_terms(&self) -> RecordTerms {
-        let used_as =
-            if self.request.args.leased.lease.is_some() { LockUse::Lease } else { self.request.kind.used_as() };
-        let shelf = match (&self.request.settings.place, self.request.state()) {
-            (Place::Ensemble(servers), Some(state)) if self.request.has_history() => {
-                Some(Shelf { dir: state, servers: servers.clone() })
-            }
-            _ => None,
-        };
-        RecordTerms { history: self.request.has_history(), message: self.request.args.message.clone(), used_as, shelf }
-    }
-
     /// Sends the records that earlier commands could not send, until `end`.
     pub(super) async fn send_kept(&self, end: Instant) {
-        if let (Some(keeper), Some(shelf)) = (&self.keeper, self.record_terms().shelf) {
-            records::send_kept(keeper, &shelf, end).await;
+        if let (Some(keeper), Some(shelf)) = (&self.keeper, &self.request.shelf) {
+            records::send_kept(keeper, shelf, end).await;
         }
     }
 

@@ -16,7 +16,7 @@ use lockkeeper_session::text::spell;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::acquisition::{Acquisition, LEAVING};
-use super::args::{OnDeadlock, RunArgs};
+use super::args::OnDeadlock;
 use super::hold;
 use super::records::{Records, WRITING};
 use super::release::RELEASING;
@@ -47,9 +47,7 @@ enum Claimed {
 
 /// Runs the slot, and those to catch up; returns the exit status.
 pub(super) async fn run(mut acquisition: Acquisition<'_>, signals: &mut Signals) -> Result<u8, Failure> {
-    let Request { args, printer, .. } = acquisition.request;
-    let printer = *printer;
-    let ended = slots(args, &mut acquisition, signals, printer).await;
+    let ended = slots(&mut acquisition, signals).await;
     if let Err(failure) = &ended {
         let records = async |acquisition: &Acquisition<'_>, end| {
             acquisition.record_refusal(failure, end).await;
@@ -68,22 +66,18 @@ pub(super) async fn run(mut acquisition: Acquisition<'_>, signals: &mut Signals)
     }
 }
 
-async fn slots(
-    args: &RunArgs,
-    acquisition: &mut Acquisition<'_>,
-    signals: &mut Signals,
-    printer: Printer,
-) -> Result<u8, Failure> {
+async fn slots(acquisition: &mut Acquisition<'_>, signals: &mut Signals) -> Result<u8, Failure> {
+    let (args, printer) = (&acquisition.request.args, acquisition.request.printer);
     acquisition.deadline = acquisition.request.wait.and_then(|wait| Instant::now().checked_add(wait));
     loop {
         let claimed = tokio::select! {
             biased;
             signal = signals.next() => return Ok(signals::status(signal.as_raw())),
-            claimed = claim(args, acquisition, printer) => claimed.map_err(|failure| acquisition.named(failure))?,
+            claimed = claim(acquisition) => claimed.map_err(|failure| acquisition.named(failure))?,
         };
         let run = match claimed {
             Claimed::Run(run) => run,
-            Claimed::Skipped(skipped) => return skip(args, acquisition, &skipped, printer).await,
+            Claimed::Skipped(skipped) => return skip(acquisition, &skipped).await,
             Claimed::WithoutLock => {
                 printer.note("no server is reachable: the command runs without the lock and without a record (--if-unreachable run)");
                 let extras = Extras { slot: args.job.slot.clone(), ..Extras::default() };
@@ -93,7 +87,7 @@ async fn slots(
             }
         };
         let more = run.record().catch_up;
-        let status = run_slot(args, acquisition, *run, signals, printer).await?;
+        let status = run_slot(acquisition, *run, signals).await?;
         if !more || status != 0 || signals.are_to_end() {
             return Ok(status);
         }
@@ -123,14 +117,15 @@ fn job(keeper: &Lockkeeper, request: &Request) -> Job {
 /// Lets `jobs` show a job that was asked for and has never run, unless the history is switched off.
 async fn expect(acquisition: &Acquisition<'_>) {
     let request = acquisition.request;
-    let Some(keeper) = acquisition.keeper.as_ref().filter(|_| request.has_history()) else { return };
+    let Some(keeper) = acquisition.keeper.as_ref().filter(|_| request.has_history) else { return };
     if let Err(error) = job(keeper, request).expect().await {
         tracing::info!(%error, "the job has no records");
     }
 }
 
 /// Connects, waits for the lock, and claims the slot.
-async fn claim(args: &RunArgs, acquisition: &mut Acquisition<'_>, printer: Printer) -> Result<Claimed, Failure> {
+async fn claim(acquisition: &mut Acquisition<'_>) -> Result<Claimed, Failure> {
+    let (args, printer) = (&acquisition.request.args, acquisition.request.printer);
     loop {
         let connected = match acquisition.keeper.clone() {
             Some(keeper) => Ok(keeper),
@@ -180,7 +175,7 @@ async fn claim(args: &RunArgs, acquisition: &mut Acquisition<'_>, printer: Print
             failure = nested::waits_for_itself(&keeper, &acquisition.request.paths), if !acquisition.request.once => return Err(failure),
             failure = nested::closes_a_ring(&keeper, &acquisition.request.paths), if args.deadlock == OnDeadlock::Fail => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
-            never = acquisition.report.run(&keeper, &acquisition.request.paths, wait, printer), if is_asked_for(args, printer) => match never {},
+            never = acquisition.report.run(&keeper, &acquisition.request.paths, wait, printer), if is_asked_for(acquisition.request) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
         };
         let claimed = match claimed {
@@ -204,22 +199,19 @@ async fn claim(args: &RunArgs, acquisition: &mut Acquisition<'_>, printer: Print
 }
 
 /// Whether someone wants to read why nothing is run.
-fn is_asked_for(args: &RunArgs, printer: Printer) -> bool {
+fn is_asked_for(request: &Request) -> bool {
+    let Request { args, printer, .. } = request;
     !args.quiet && (args.job.verbose || printer.is_json() || std::io::stderr().is_terminal())
 }
 
 /// Ends without a run; returns the exit status.
-async fn skip(
-    args: &RunArgs,
-    acquisition: &Acquisition<'_>,
-    skipped: &Skipped,
-    printer: Printer,
-) -> Result<u8, Failure> {
+async fn skip(acquisition: &Acquisition<'_>, skipped: &Skipped) -> Result<u8, Failure> {
+    let printer = acquisition.request.printer;
     let path = acquisition.request.path().as_str();
     let run = skipped.run();
     let slot = format!("{path}, slot {}", run.slot.name);
     let tell = |text: String| {
-        if is_asked_for(args, printer) {
+        if is_asked_for(acquisition.request) {
             printer.note(&text);
         }
         Ok(0)
@@ -240,9 +232,9 @@ async fn skip(
             ));
             Ok(0)
         }
-        Skipped::Running { .. } if is_own(acquisition, run, &args.job).await? => {
+        Skipped::Running { .. } if is_own(acquisition, run).await? => {
             // Two more requests, and most machines that come second say nothing.
-            if is_asked_for(args, printer) && is_gone(acquisition).await {
+            if is_asked_for(acquisition.request) && is_gone(acquisition).await {
                 return tell(format!("{slot}, started on {}: {GONE}", run.by));
             }
             tell(format!("{slot}: running on {} since {}", run.by, run.start_ms.map_or_else(String::new, when_ms)))
@@ -260,7 +252,7 @@ async fn skip(
         }
         _ => Err(Failure::new(
             Code::Kept,
-            format!("{slot}: {}; {}", jobsview::outcome(run), who_keeps(args, acquisition, run).await),
+            format!("{slot}: {}; {}", jobsview::outcome(run), who_keeps(acquisition, run).await),
         )
         .advise("see what happened", Suggested::new(["jobs", path, "--history"]))
         .advise("run the slot again", Suggested::new(["jobs", "resolve", path, "--again"]))
@@ -280,7 +272,8 @@ async fn is_gone(acquisition: &Acquisition<'_>) -> bool {
 }
 
 /// Says who keeps a run for a person: the records of the job, or only the rule of this machine.
-async fn who_keeps(args: &RunArgs, acquisition: &Acquisition<'_>, run: &RunRecord) -> String {
+async fn who_keeps(acquisition: &Acquisition<'_>, run: &RunRecord) -> String {
+    let args = &acquisition.request.args;
     let is_crash = run.end.as_ref().is_some_and(|end| end.kind.is_crash());
     let (option, rule) = match is_crash {
         true => ("--on-crash", args.job.on_crash),
@@ -302,7 +295,8 @@ fn tell_crash(path: &str, crashed: &RunRecord, printer: Printer) {
 }
 
 /// Whether the run of another machine is that of the slot of this moment, by the servers' clock.
-async fn is_own(acquisition: &Acquisition<'_>, run: &RunRecord, args: &JobArgs) -> Result<bool, Failure> {
+async fn is_own(acquisition: &Acquisition<'_>, run: &RunRecord) -> Result<bool, Failure> {
+    let args = &acquisition.request.args.job;
     if let Some(slot) = &args.slot {
         return Ok(run.slot.name == *slot);
     }
@@ -316,13 +310,8 @@ async fn is_own(acquisition: &Acquisition<'_>, run: &RunRecord, args: &JobArgs) 
 }
 
 /// Runs the command for the claimed slot, and records its end with the release.
-async fn run_slot(
-    args: &RunArgs,
-    acquisition: &Acquisition<'_>,
-    run: Run,
-    signals: &mut Signals,
-    printer: Printer,
-) -> Result<u8, Failure> {
+async fn run_slot(acquisition: &Acquisition<'_>, run: Run, signals: &mut Signals) -> Result<u8, Failure> {
+    let (args, printer) = (&acquisition.request.args, acquisition.request.printer);
     let path = run.guard().path().to_owned();
     if let Some(before) = run.schedule_before() {
         printer.note(&format!(
@@ -340,9 +329,9 @@ async fn run_slot(
         ));
     }
     let records = acquisition.keeper.as_ref().map_or_else(Records::default, |keeper| {
-        Records::begin(acquisition.record_terms(), keeper, Held::One(run.guard()), &acquisition.report)
+        Records::begin(acquisition.request.record_terms(), keeper, Held::One(run.guard()), &acquisition.report)
     });
-    let (ended, output) = match command(args, acquisition, &run, signals, printer).await {
+    let (ended, output) = match command(acquisition, &run, signals).await {
         Ok(ran) => ran,
         Err(failure) => {
             _ = finish(run, RunEnd::failed(failure.message.as_str()), &path, printer).await;
@@ -380,12 +369,11 @@ async fn run_slot(
 
 /// Runs the command; returns how it ended and the last bytes of its standard error.
 async fn command(
-    args: &RunArgs,
     acquisition: &Acquisition<'_>,
     run: &Run,
     signals: &mut Signals,
-    printer: Printer,
 ) -> Result<(CommandEnd, Option<String>), Failure> {
+    let (args, printer) = (&acquisition.request.args, acquisition.request.printer);
     let grace = Term::Fixed(run.guard().session_timeout()).grace(args.grace)?;
     let tail = args.job.keep_output.filter(|size| *size > 0).map(Tail::start).transpose();
     let tail = tail.map_err(|error| Failure::system("cannot keep the command's output", error))?;

@@ -126,7 +126,8 @@ async fn under_locks(
     let mut extras = Extras { watchdog: acquisition.watchdog.take(), ..Extras::default() };
     let keeper = acquisition.keeper.clone().expect("it granted the lock");
     loop {
-        let records = Records::begin(acquisition.record_terms(), &keeper, Held::All(&guard), &acquisition.report);
+        let records =
+            Records::begin(acquisition.request.record_terms(), &keeper, Held::All(&guard), &acquisition.report);
         let extras = std::mem::take(&mut extras);
         let ran = locked.run(&args.command, (&keeper, &guard), signals, (terms.clone(), extras), *printer).await;
         ran.iter().for_each(|ended| records.tell(ended));

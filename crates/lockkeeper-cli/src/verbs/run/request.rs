@@ -1,13 +1,14 @@
 //! What `run` was asked for, checked before anything is sent.
 
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::admin::TraceParent;
 use lockkeeper::error::{Misuse, misuse};
-use lockkeeper::{Builder, LockPath, NodeFormat, PriorityLock};
+use lockkeeper::{Builder, LockPath, PriorityLock};
 use lockkeeper_helix::Terms;
+use lockkeeper_history::LockUse;
 use lockkeeper_jobs::check_slot;
 use lockkeeper_session::text::excerpt;
 
@@ -16,11 +17,13 @@ use super::alert::Webhook;
 use super::args::{KindArgs, RunArgs};
 use super::kind::Kind;
 use super::lease::LeaseArgs;
+use super::records::{RecordTerms, Shelf};
 use super::retrying::RetryPolicy;
 use crate::args::values::Waiting;
 use crate::exit::{Code, Failure};
 use crate::grace::Term;
 use crate::output::Printer;
+use crate::place::Place;
 use crate::settings::{Settings, path_to_lock, state_dir, variable};
 
 /// Maximum characters of a command line that are published.
@@ -39,6 +42,10 @@ pub(crate) struct Request {
     /// Time limit for an attempt.
     pub(super) wait: Option<Duration>,
     pub(super) retries: RetryPolicy,
+    /// Whether holds and refusals are recorded.
+    pub(super) has_history: bool,
+    /// Where refusals wait that no server can record.
+    pub(super) shelf: Option<Shelf>,
     /// The caller's span in a distributed trace.
     pub(super) traceparent: Option<TraceParent>,
     #[cfg(feature = "webhook")]
@@ -93,6 +100,13 @@ impl Request {
             _ => None,
         });
         args.job.settle(&settings.all.jobs);
+        let has_history = settings.all.history.value && !args.no_history;
+        let shelf = match &settings.place {
+            Place::Ensemble(servers) if has_history => {
+                state_dir(&settings.all).ok().map(|dir| Shelf { dir, servers: servers.clone() })
+            }
+            _ => None,
+        };
         Ok(Request {
             once: args.once || (args.wait.is_some() && wait.is_none()),
             traceparent: if args.trace { traceparent(&printer) } else { None },
@@ -104,6 +118,8 @@ impl Request {
             kind,
             wait,
             retries,
+            has_history,
+            shelf,
             printer,
         })
     }
@@ -111,7 +127,9 @@ impl Request {
     /// The same as a candidate of an election, which holds its lock while it leads.
     #[must_use]
     pub(crate) fn of_candidate(mut self) -> Self {
-        self.kind = Kind::Leading(self.args.kind.node_format.map_or_else(NodeFormat::default, NodeFormat::from));
+        if let Kind::Alone(node_format) = self.kind {
+            self.kind = Kind::Leading(node_format);
+        }
         self
     }
 
@@ -130,14 +148,11 @@ impl Request {
         }
     }
 
-    /// Whether holds and refusals are recorded.
-    pub(super) fn has_history(&self) -> bool {
-        self.settings.all.history.value && !self.args.no_history
-    }
-
-    /// Returns this user's state directory, if there is one: it keeps refusals that no server can record.
-    pub(super) fn state(&self) -> Option<PathBuf> {
-        state_dir(&self.settings.all).ok()
+    /// Returns what the records of this request and of its holds say.
+    pub(super) fn record_terms(&self) -> RecordTerms {
+        let used_as = if self.args.leased.lease.is_some() { LockUse::Lease } else { self.kind.used_as() };
+        let (message, shelf) = (self.args.message.clone(), self.shelf.clone());
+        RecordTerms { history: self.has_history, message, used_as, shelf }
     }
 
     /// Returns the options of a session, which names the program to readers of the lock's node.
