@@ -59,6 +59,9 @@ pub(crate) struct Suggested {
     at: At,
 }
 
+/// A command that helps, behind what it does.
+pub(crate) type Action = (&'static str, Suggested);
+
 /// The place of the command's locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum At {

@@ -227,7 +227,8 @@ impl Evidence {
             if let (Some(held), Some(usual)) = (held.filter(|held| held.at_least > *longest), enough) {
                 let times = (held.at_least.as_secs_f64() / usual.as_secs_f64()).floor();
                 let least = if held.known().is_none() { "at least " } else { "" };
-                line.push_str(&format!("; this one takes {least}{times:.0} times as long"));
+                let long = Severity::Notice.paint(&format!("this one takes {least}{times:.0} times as long"));
+                line.push_str(&format!("; {long}"));
             }
             lines.push(line);
         }

@@ -21,7 +21,7 @@ use lockkeeper_letters::retry::{Cause, NotGranted};
 use lockkeeper_server::ServerError;
 use lockkeeper_session::process::{group_name, user_name};
 
-use crate::advice::{Suggested, can_be_asked};
+use crate::advice::{Action, Suggested, can_be_asked};
 use crate::place::Place;
 use crate::serverlog::{self, LOG};
 pub(crate) use crate::statuses::Code;
@@ -39,8 +39,8 @@ pub(crate) struct Failure {
     pub message: String,
     /// The remedy, in a single line.
     pub hint: Option<String>,
-    /// Commands that help: what each one does, and the command.
-    pub advice: Vec<(&'static str, Suggested)>,
+    /// Commands that help.
+    pub advice: Vec<Action>,
     /// Whether the hint is the library's about servers that do not answer. [`Failure::at`] has a better one for an ensemble, and
     /// [`Failure::scoped`] for a server of this machine.
     pub of_any_server: bool,

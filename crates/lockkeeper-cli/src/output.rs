@@ -19,16 +19,19 @@ use lockkeeper::admin::{LockInfo, RequestJson};
 use serde::Serialize;
 use unicode_width::UnicodeWidthStr;
 
-use crate::advice::{self, PlaceOption, Suggested};
+use crate::advice::{self, Action, PlaceOption, Suggested};
 use crate::colour::Severity;
 use crate::exit::{Code, Failure};
 use crate::place::{Place, Source};
-use crate::screen::{hint_columns, wrapped, wrapped_for_stdout};
+use crate::screen::{Size, hint_columns, wrapped, wrapped_for_stdout};
 use crate::statuses::{self, Status};
 use crate::streams::STDERR;
 use crate::text::{asker, is_active, plain, trimmed};
 
 const HINT: &str = "  hint: ";
+
+/// The least width of what a command does, before the command.
+const LABELS: usize = 28;
 
 /// Prints for people or for machines.
 #[derive(Clone, Copy, Debug)]
@@ -107,6 +110,19 @@ impl Printer {
     /// Returns a command for another place than this terminal, as text.
     pub(crate) fn whole_command(self, command: &Suggested) -> String {
         command.text(self.place)
+    }
+
+    /// Returns the lines of commands that help, each behind what it does. A command is not broken, so that it can be copied: on a terminal,
+    /// one that does not fit beside what it does has a line of its own.
+    pub(crate) fn actions(self, actions: &[Action]) -> String {
+        let columns = Size::of(io::stdout()).map_or(usize::MAX, |size| size.columns);
+        let width = actions.iter().map(|(what, _)| what.width()).max().unwrap_or_default().max(LABELS);
+        let line = |(what, command): &Action| {
+            let command = self.command(command, io::stdout());
+            let line = format!("  {what:<width$} {command}\n");
+            if line.trim_end().width() > columns { format!("  {what}\n    {command}\n") } else { line }
+        };
+        actions.iter().map(line).collect()
     }
 
     /// Whether the output is JSON.

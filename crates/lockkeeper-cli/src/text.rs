@@ -127,6 +127,11 @@ pub(crate) fn described(contender: &ContenderInfo) -> Cow<'_, str> {
     }
 }
 
+/// Returns the words before the holder of a lock: the first one, or one of several.
+pub(crate) const fn held_by(at: usize) -> &'static str {
+    if at == 0 { "held by" } else { "and by" }
+}
+
 /// What is said of a node without a session.
 pub(crate) const SESSIONLESS: &str = "no session, so it stays until it is deleted; Curator and Kazoo wait behind it";
 

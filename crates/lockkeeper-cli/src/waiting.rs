@@ -21,7 +21,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_
 use crate::args::values::Waiting;
 use crate::liveline::{LiveLine, progress};
 use crate::output::Printer;
-use crate::text::{self, permits, plain, who};
+use crate::text::{self, held_by, permits, plain, who};
 
 /// A shorter wait prints nothing.
 const SHORT: Duration = Duration::from_millis(250);
@@ -363,8 +363,7 @@ fn describe(keeper: &Lockkeeper, lock: &LockInfo, ahead: usize, printer: Printer
         text.push_str(": ");
         text.push_str(&stuck);
     } else if let Some(holder) = others.next() {
-        text.push_str(": held by ");
-        text.push_str(&who(holder));
+        text.push_str(&format!(": {} {}", held_by(0), who(holder)));
         let more = others.count();
         if more > 0 {
             text.push_str(&format!(" and {more} more"));

@@ -63,7 +63,7 @@ fn a_ring_of_nested_runs_is_certain_and_the_printed_command_ends_it() {
     let text = String::from_utf8(home.output(&["deadlocks"]).stdout).unwrap();
     assert!(text.starts_with("#1  certain: 3 contenders wait for each other in a ring since "), "{text}");
     assert!(text.contains(" holds /locks/a since ") && text.contains(" (second)\n"), "{text}");
-    let command = text.lines().last().unwrap().trim().strip_prefix("lockkeeper ").unwrap();
+    let (_, command) = text.lines().last().unwrap().split_once("lockkeeper ").unwrap();
     let words = shlex::split(command).unwrap();
     assert!(home.output(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success(), "{command}");
     until("it has ended", || found(&home).0 == Some(0));

@@ -13,7 +13,7 @@ use crate::inquiry::inquire;
 use crate::output::{self, Printer};
 use crate::settings::{Settings, lock_path, node_name};
 use crate::statuses::{Status, Statuses, help};
-use crate::text::{SESSIONLESS, plain, who};
+use crate::text::{SESSIONLESS, held_by, plain, who};
 use crate::verb::{Context, Verb};
 use crate::views::BrokenView;
 
@@ -120,11 +120,11 @@ fn choose(mut lock: LockInfo, node: Option<&str>) -> Result<(ContenderInfo, bool
 
 /// Asks for a confirmation on the terminal.
 fn agreed(path: &str, target: &ContenderInfo, holds: bool) -> bool {
-    let role = if holds { "is held by" } else { "is waited for by" };
+    let role = if holds { held_by(0) } else { "waited for by" };
     let path = plain(path);
     let shown = match target.session.is_none() && target.mode != "lease" {
         true => format!("{}: {SESSIONLESS}", plain(&target.node_path(&path))),
-        false => format!("{path} {role} {}", who(target)),
+        false => format!("{path} is {role} {}", who(target)),
     };
     confirm::agreed(&format!("{shown}\n{}. Break it?", notified(target)))
 }

@@ -7,7 +7,7 @@ use lockkeeper_observe::deadlock::{Certainty, Deadlock, Party, deadlocks as foun
 use lockkeeper_session::text::excerpt;
 use serde::Serialize;
 
-use crate::advice::{Suggested, can_be_asked};
+use crate::advice::{Action, Suggested, can_be_asked};
 use crate::args::common::Common;
 use crate::args::values::Completes;
 use crate::colour::Severity;
@@ -118,15 +118,12 @@ fn text(number: usize, deadlock: &Deadlock, printer: &Printer) -> String {
         Certainty::Possible => Severity::None,
     };
     let mut text = wrapped_for_stdout(&colour.paint_head(&described_ring(number, deadlock)), INDENT + 4);
-    if let Some((what, command)) = cure(deadlock) {
-        // A command is not broken, so that it can be copied. Writing to a string never fails.
-        _ = writeln!(text, "  {what}\n    {}", printer.command(&command, std::io::stdout()));
-    }
+    text.push_str(&printer.actions(cure(deadlock).as_slice()));
     text
 }
 
 /// Returns what ends a ring: what it does, and the command.
-pub(crate) fn cure(deadlock: &Deadlock) -> Option<(&'static str, Suggested)> {
+pub(crate) fn cure(deadlock: &Deadlock) -> Option<Action> {
     let victim = deadlock.victim()?;
     let node = victim.contender.node_path(&victim.path);
     let options = ["--node", node.as_str(), "--reason", "deadlock"];

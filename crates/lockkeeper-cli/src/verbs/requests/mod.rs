@@ -238,7 +238,7 @@ async fn decide(args: DecideArgs, approve: bool, printer: &Printer) -> Result<u8
     Ok(0)
 }
 
-/// The facts of a request, and the commands that decide it. A command is not broken, so that it can be copied.
+/// The facts of a request, and the commands that decide it.
 fn described(request: &TransferRequest, printer: &Printer) -> String {
     let facts = &request.facts;
     let left = request.until.duration_since(SystemTime::now()).unwrap_or_default();
@@ -256,12 +256,10 @@ fn described(request: &TransferRequest, printer: &Printer) -> String {
         // Writing to a string never fails.
         _ = writeln!(text, "  {name:<9} {}", plain(&value));
     }
-    let mut text = wrapped_for_stdout(&text, VALUES);
-    for (what, verb) in [("transfer the lock", "approve"), ("keep its owner", "reject")] {
-        let command = Suggested::new(["requests", verb, &facts.path, "--id", &request.id, "--reason", "WHY"]);
-        _ = writeln!(text, "  {what:<17} {}", printer.command(&command, std::io::stdout()));
-    }
-    text
+    let decide =
+        |(what, verb)| (what, Suggested::new(["requests", verb, &facts.path, "--id", &request.id, "--reason", "WHY"]));
+    let actions = [("transfer the lock", "approve"), ("keep its owner", "reject")].map(decide);
+    wrapped_for_stdout(&text, VALUES) + &printer.actions(&actions)
 }
 
 /// `batch-7 with priority 1 (nightly index)`

@@ -24,7 +24,7 @@ use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::statuses::{Code, Status, Statuses, help};
 use crate::text::{
-    self, SESSIONLESS, ahead, described, part, permits, plain, revocation, since, stuck, term, wanted, who,
+    self, SESSIONLESS, ahead, described, held_by, part, permits, plain, revocation, since, stuck, term, wanted, who,
 };
 use crate::verb::{Context, Verb};
 
@@ -160,16 +160,11 @@ fn lease(lock: &LockInfo) -> String {
     text
 }
 
-/// Returns what introduces a holder.
-const fn holds(at: usize) -> &'static str {
-    if at == 0 { "held by" } else { "and by" }
-}
-
 /// Everything about a lock.
 fn text(lock: &LockInfo) -> String {
     let mut text = head(lock);
     for (at, holder) in lock.holders.iter().enumerate() {
-        contender(&mut text, holds(at), &lock.path, holder);
+        contender(&mut text, held_by(at), &lock.path, holder);
     }
     text.push_str(&lease(lock));
     for (at, waiter) in lock.waiters.iter().enumerate() {
@@ -207,12 +202,12 @@ fn first_screen(lock: &LockInfo, last_run: &str, room: Size) -> String {
     let holders = match &lock.holders[..] {
         [holder] => {
             let mut text = String::new();
-            contender(&mut text, holds(0), &lock.path, &brief(holder));
+            contender(&mut text, held_by(0), &lock.path, &brief(holder));
             screen::wrapped(&text, room.columns, INDENT)
         }
         holders => {
             let rows = if lock.waiters.is_empty() { left.rows } else { left.rows / 2 };
-            let holder = |at: usize| line(holds(at), &holders[at]);
+            let holder = |at: usize| line(held_by(at), &holders[at]);
             some(holders, rows).into_iter().map(|entry| entry.map_or_else(more, holder)).collect()
         }
     };
@@ -258,7 +253,8 @@ fn brief(contender: &ContenderInfo) -> ContenderInfo {
 
 fn contender(text: &mut String, role: &str, path: &str, contender: &ContenderInfo) {
     // Writing to a string never fails.
-    _ = writeln!(text, "  {role} {}{}", plain(&contender.described), since(contender));
+    let abandoned = if contender.abandoned { Severity::Notice } else { Severity::None };
+    _ = writeln!(text, "  {role} {}{}", plain(&contender.described), abandoned.paint(&since(contender)));
     let coloured = |text: &mut String, name: &str, value: &str, colour: Severity| {
         _ = writeln!(text, "    {name:<8} {}", colour.paint(&plain(value)));
     };

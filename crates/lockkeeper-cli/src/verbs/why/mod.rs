@@ -14,9 +14,8 @@ use lockkeeper_observe::deadlock::{Certainty, confirmed};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
 use lockkeeper_session::text::excerpt;
 use serde::Serialize;
-use unicode_width::UnicodeWidthStr;
 
-use crate::advice::{LockCommands, Suggested, can_be_asked};
+use crate::advice::{Action, LockCommands, Suggested, can_be_asked};
 use crate::args::common::Common;
 use crate::args::values::Completes;
 use crate::atwork::AtWork;
@@ -34,7 +33,7 @@ use crate::screen::{INDENT, Size, wrapped_for_stdout};
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path};
 use crate::statuses::{Code, Status, Statuses, help};
-use crate::text::{SESSIONLESS, ahead, broken_line, permits, plain, stuck, term, wanted, when_ms, who_and};
+use crate::text::{SESSIONLESS, ahead, broken_line, held_by, permits, plain, stuck, term, wanted, when_ms, who_and};
 use crate::verb::{Context, Verb};
 use crate::views::BrokenView;
 
@@ -84,9 +83,6 @@ const TOLD: usize = 10;
 
 /// Maximum holders and nodes that are printed one by one on a terminal, so that the actions are on the same screen.
 const TOLD_ON_A_SCREEN: usize = 2;
-
-/// Minimum width of the column with the labels of the actions.
-const LABELS: usize = 28;
 
 /// How long all servers together have to say from where the sessions of the holders are connected.
 const ASKING: Duration = Duration::from_millis(500);
@@ -186,7 +182,7 @@ async fn why(args: WhyArgs, printer: &Printer) -> Result<u8, Failure> {
             Some(lock) => text(lock, known, commands, (&time, &evidence), (args.all, args.mine), printer),
             None => {
                 let free = free(path.as_str(), false, known) + &after(known);
-                wrapped_for_stdout(&free, INDENT) + &written(job_actions(known.job, commands), printer)
+                wrapped_for_stdout(&free, INDENT) + &written(&job_actions(known.job, commands), printer)
             }
         })?;
     }
@@ -242,16 +238,16 @@ fn job_line(view: &JobView<'_>) -> String {
 }
 
 /// Returns the possible actions on a job that are not those on its lock.
-fn job_actions(job: Option<&JobView<'_>>, commands: LockCommands<'_>) -> Vec<(&'static str, Suggested)> {
+fn job_actions(job: Option<&JobView<'_>>, commands: LockCommands<'_>) -> Vec<Action> {
     let Some(view) = job else { return Vec::new() };
-    let mut recipes = vec![("see its runs", commands.of_job(&[]).with(["--history"]))];
+    let mut actions = vec![("see its runs", commands.of_job(&[]).with(["--history"]))];
     if view.job.state == JobState::Kept {
-        recipes.push(("run the slot again", commands.of_job(&["resolve"]).with(["--again"])));
-        recipes.push(("or count it as done", commands.of_job(&["resolve"]).with(["--accept"])));
+        actions.push(("run the slot again", commands.of_job(&["resolve"]).with(["--again"])));
+        actions.push(("or count it as done", commands.of_job(&["resolve"]).with(["--accept"])));
     } else {
-        recipes.extend(commands.run(&[]).map(|run| ("run its slot, if it is due", run)));
+        actions.extend(commands.run(&[]).map(|run| ("run its slot, if it is due", run)));
     }
-    recipes
+    actions
 }
 
 /// The terminal of an answer, if it is one, and how many holders and nodes are printed one by one.
@@ -330,11 +326,11 @@ fn text(
         }
     }
     let state = wrapped_for_stdout(&state, INDENT);
-    let mut recipes = recipes(lock, known.job, commands, screen.told);
+    let mut actions = actions(lock, known.job, commands, screen.told);
     if !evidence.deadlocks.is_empty() {
-        recipes.insert(0, ("see what ends the deadlock", Suggested::new(["deadlocks", top(&lock.path)])));
+        actions.insert(0, ("see what ends the deadlock", Suggested::new(["deadlocks", top(&lock.path)])));
     }
-    let after = wrapped_for_stdout(&after(known), INDENT) + &written(recipes, printer);
+    let after = wrapped_for_stdout(&after(known), INDENT) + &written(&actions, printer);
     let note = time.note.iter().map(|note| format!("lockkeeper: {note}\n")).collect::<String>();
     let room = screen.size.map(|size| size.less(&note).less(&state).less(&after));
     format!("{state}{}{after}", waiters(lock, commands, (time, evidence), (room, screen.told), printer))
@@ -362,8 +358,8 @@ fn state(
         }
         holders => {
             for (at, holder) in holders.iter().take(told).enumerate() {
-                let is = if at == 0 { format!("{path} is held by") } else { "and by".to_owned() };
-                _ = writeln!(text, "{is} {}", since(holder, time));
+                let of = if at == 0 { format!("{path} is ") } else { String::new() };
+                _ = writeln!(text, "{of}{} {}", held_by(at), since(holder, time));
                 if let Some(program) = holder.owner.as_ref().and_then(|owner| owner.program.as_deref()) {
                     let runs = if holder.abandoned { "ran" } else { "runs" };
                     _ = writeln!(text, "  which {runs} {}", plain(&excerpt(program)));
@@ -380,7 +376,8 @@ fn state(
                 // A word of a foreign client has no time.
                 let asked = holder.revocation.as_ref().filter(|request| request.at_ms > 0);
                 if let Some(at) = asked.and_then(|request| i64::try_from(request.at_ms).ok()) {
-                    _ = writeln!(text, "  asked at {}, by the clock of who asked", when_ms(at));
+                    let asked = format!("asked at {}, by the clock of who asked", when_ms(at));
+                    _ = writeln!(text, "  {}", Severity::Notice.paint(&asked));
                 }
             }
             text.push_str(&rest(holders.len(), told, commands, printer));
@@ -449,43 +446,26 @@ fn waiters(
     text + &rest(count, shown, commands, printer)
 }
 
-/// The possible actions as text. A command is not broken, so that it can be copied.
-fn written(recipes: Vec<(&'static str, Suggested)>, printer: &Printer) -> String {
-    if recipes.is_empty() {
-        return String::new();
+/// The possible actions as text.
+fn written(actions: &[Action], printer: &Printer) -> String {
+    match actions {
+        [] => String::new(),
+        _ => format!("possible actions, with your own COMMAND and WHY\n{}", printer.actions(actions)),
     }
-    let columns = Size::of(std::io::stdout()).map_or(usize::MAX, |size| size.columns);
-    let mut text = "possible actions, with your own COMMAND and WHY\n".to_owned();
-    let width = recipes.iter().map(|(what, _)| what.width()).max().unwrap_or_default().max(LABELS);
-    for (what, command) in recipes {
-        let command = printer.command(&command, std::io::stdout());
-        let line = format!("  {what:<width$} {command}");
-        // Writing to a string never fails.
-        _ = match line.width() > columns {
-            true => writeln!(text, "  {what}\n    {command}"),
-            false => writeln!(text, "{line}"),
-        };
-    }
-    text
 }
 
 /// Returns the possible actions on a lock, each with its command.
-fn recipes(
-    lock: &LockInfo,
-    job: Option<&JobView<'_>>,
-    commands: LockCommands<'_>,
-    told: usize,
-) -> Vec<(&'static str, Suggested)> {
+fn actions(lock: &LockInfo, job: Option<&JobView<'_>>, commands: LockCommands<'_>, told: usize) -> Vec<Action> {
     let removals = lock.sessionless.iter().take(told).map(|node| {
         let node = node.node_path(&lock.path);
         ("delete that node", commands.about("break").with(["--reason", "WHY", "--node", node.as_str()]))
     });
-    let mut recipes: Vec<_> = removals.collect();
+    let mut actions: Vec<_> = removals.collect();
     let Some(first) = lock.holders.first() else {
-        recipes.extend(job_actions(job, commands));
-        return recipes;
+        actions.extend(job_actions(job, commands));
+        return actions;
     };
-    let mut run = |what, options: &[&str]| recipes.extend(commands.run(options).map(|run| (what, run)));
+    let mut run = |what, options: &[&str]| actions.extend(commands.run(options).map(|run| (what, run)));
     if lock.semaphore.is_some() {
         // Its layout is a foreign client's: no contender of Lockkeeper joins it.
     } else if let Some(lease) = &lock.lease {
@@ -503,8 +483,8 @@ fn recipes(
         run("wait in the queue", &[]);
         run("wait at most 5 min", &["--wait", "5m"]);
     }
-    recipes.extend(job_actions(job, commands));
-    recipes.push(("see all contenders", commands.about("show").with(["--all"])));
+    actions.extend(job_actions(job, commands));
+    actions.push(("see all contenders", commands.about("show").with(["--all"])));
     if lock.holders.iter().any(can_be_asked) {
         let ask = commands.about("revoke").with(["--reason", "WHY", "--wait", "1m"]);
         let is_foreign = lock.lease.is_none() && lock.holders.iter().all(|holder| holder.owner.is_none());
@@ -513,23 +493,23 @@ fn recipes(
             1 => "ask the holder to release it",
             _ => "ask all holders to release it",
         };
-        recipes.push((all, ask.clone()));
+        actions.push((all, ask.clone()));
         // One permit may be enough; one reader is not.
         let one = lock
             .holders
             .iter()
             .find(|holder| lock.holders.len() > 1 && holder.mode == "permits" && can_be_asked(holder));
         if let Some(one) = one {
-            recipes.push(("ask one of them", ask.with(["--node", one.node_path(&lock.path).as_str()])));
+            actions.push(("ask one of them", ask.with(["--node", one.node_path(&lock.path).as_str()])));
         }
     }
     for (at, holder) in lock.holders.iter().take(told.min(TOLD)).enumerate() {
         let node = holder.node_path(&lock.path);
         let which = (lock.holders.len() > 1).then_some(["--node", node.as_str()]).into_iter().flatten();
         let take = commands.about("break").with(["--reason", "WHY"]).with(which);
-        recipes.push((if at == 0 { "break the lock" } else { "break the next hold" }, take));
+        actions.push((if at == 0 { "break the lock" } else { "break the next hold" }, take));
     }
-    recipes
+    actions
 }
 
 /// `build@ci-7 (pid 4711) since 10:42:03, 12 min 03 s ago (nightly index)`
