@@ -8,5 +8,5 @@ mod process;
 pub mod proxy;
 mod stalls;
 
-pub use process::end;
+pub use process::{end, free_ports};
 pub use stalls::Stalls;

@@ -6,7 +6,7 @@
 mod infra;
 mod judged;
 
-pub use infra::{Stalls, apache, end, kafka, net, postgres, proxy};
+pub use infra::{Stalls, apache, end, free_ports, kafka, net, postgres, proxy};
 pub use judged::{history, sim, worlds};
 
 /// Returns whether tests run at their full size, as `cargo xtask deep` runs them.

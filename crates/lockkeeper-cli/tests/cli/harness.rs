@@ -271,6 +271,12 @@ impl Served {
         Self::start_after(home, 0)
     }
 
+    /// Starts one that ends during the test. Meanwhile no server of another test gets its port.
+    pub(crate) fn start_to_end(home: &Home) -> Self {
+        let [port] = lockkeeper_testkit::free_ports().unwrap();
+        Self::start_at(home, &format!("127.0.0.1:{port}"))
+    }
+
     /// Starts one at an address where an earlier one was.
     pub(crate) fn start_at(home: &Home, address: &str) -> Self {
         Self::start_with(home, address, &[])

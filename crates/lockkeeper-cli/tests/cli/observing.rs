@@ -243,7 +243,7 @@ fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
 #[test]
 fn an_outage_is_said_once_and_counted() {
     let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start_to_end(&machine);
     let home = Home::with_servers(&served.address);
     let mut observing = Observing::start(&home, &["--journal", "j"]);
     let address = served.address.clone();
@@ -269,7 +269,7 @@ fn an_outage_is_said_once_and_counted() {
 #[test]
 fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
     let (machines, home) = ([Home::new(), Home::new()], Home::new());
-    let [first, second] = machines.each_ref().map(Served::start);
+    let [first, second] = machines.each_ref().map(Served::start_to_end);
     let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{}\"\n", first.address, second.address);
     std::fs::write(home.file("realms.toml"), realms).unwrap();
     let mut observing = Observing::start(&home, &["--config", "realms.toml"]);
@@ -305,7 +305,7 @@ fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
 #[test]
 fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     let (machines, home) = ([Home::new(), Home::new()], Home::new());
-    let [first, second] = machines.each_ref().map(Served::start);
+    let [first, second] = machines.each_ref().map(Served::start_to_end);
     let late = second.address.clone();
     let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{late}\"\n", first.address);
     std::fs::write(home.file("realms.toml"), realms).unwrap();
@@ -322,7 +322,14 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     let mut other = home.spawn("b/x", &config, "echo up; cat");
     assert_eq!(other.line(), "up");
     until("its holder is seen", || observing.metric("lockkeeper_holders{lock=\"/locks/b/x\"}") == 1.0);
-    assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks/b\",why=\"not_reached\"}"), 1.0);
+    let series = "lockkeeper_gaps_total{root=\"/locks/b\",why=\"not_reached\"}";
+    assert_eq!(
+        observing.metric(series),
+        1.0,
+        "{}\n{}",
+        observing.get("/metrics").1,
+        text(&home.file("j/history.jsonl"))
+    );
     assert!(text(&home.file("j/history.jsonl")).contains("\"why\":\"not_reached\""));
     observing.running.signal(Signal::TERM);
     let (code, said) = observing.running.end();

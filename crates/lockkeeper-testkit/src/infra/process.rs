@@ -32,8 +32,8 @@ pub(crate) fn tail(text: &str, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// Returns free loopback ports, all different.
-pub(crate) fn free_ports<const N: usize>() -> Result<[u16; N]> {
+/// Returns free loopback ports, all different, which the kernel gives to nobody who asks for any port.
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
     // All are held until all are chosen, so they differ.
     let mut sockets = Vec::with_capacity(N);
     let mut ports = [0; N];
