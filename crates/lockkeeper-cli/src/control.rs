@@ -205,7 +205,7 @@ async fn stop_unlocked(server: Pid, file: &Path, kill: bool, since: Instant) -> 
 
 /// Waits for the end of a process that is no child, on a thread that may block.
 #[cfg(target_os = "linux")]
-fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
+pub(crate) fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
     use rustix::event::{PollFd, PollFlags, poll};
     let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty())?;
     Ok(tokio::task::spawn_blocking(move || {
@@ -215,7 +215,7 @@ fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
 
 /// The same for systems that have no event for it.
 #[cfg(not(target_os = "linux"))]
-fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
+pub(crate) fn until_ended(process: Pid) -> std::io::Result<tokio::task::JoinHandle<()>> {
     Ok(tokio::spawn(async move {
         while rustix::process::test_kill_process(process).is_ok() {
             tokio::time::sleep(PATIENCE).await;

@@ -13,6 +13,7 @@ pub(crate) mod dlq;
 pub(crate) mod doctor;
 pub(crate) mod fence;
 pub(crate) mod history;
+pub(crate) mod hold;
 pub(crate) mod jobs;
 pub(crate) mod lead;
 pub(crate) mod list;
@@ -55,11 +56,12 @@ impl Group {
 }
 
 /// Verbs that share a line of the help, which fits a small terminal.
-const ALIKE: [(&[&str], &str); 6] = [
+const ALIKE: [(&[&str], &str); 7] = [
     (&["list", "top"], "List the locks in use, once or as they change"),
     (&["show", "why"], "Show who holds a lock and who waits, and what you can do"),
     (&["deadlocks", "doctor"], "Find rings of waits, and trouble of servers, locks and jobs"),
     (&["revoke", "break"], "Ask the holders of a lock to release it, or remove one"),
+    (&["jobs", "dlq"], "Show jobs and their runs, and commands that got no lock"),
     (&["serve", "server"], "Run the embedded server; show, stop or back it up"),
     (&["completions", "man"], "Print a script for a shell's completion, or a manual page"),
 ];
@@ -144,6 +146,8 @@ verbs! {
     Lead(lead::LeadArgs) in Run;
     /// Replace a file, or run a command, unless a newer holder did
     Fence(fence::FenceArgs) in Run;
+    /// Hold a lock for the program that starts this, in JSON lines
+    Hold(hold::HoldArgs) in Run;
     /// List the locks that have holders or waiters
     [command(aliases = ["ls", "ps"])]
     List(list::ListArgs) in Look;

@@ -15,7 +15,9 @@ use futures_util::stream::{self, Stream, StreamExt, select_all};
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::error::AdminError;
 use lockkeeper::{LockPath, Lockkeeper, NodeFormat};
+use lockkeeper_hold::Ahead;
 use lockkeeper_session::text::spell;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep, sleep_until};
 
 use crate::args::values::Waiting;
@@ -137,6 +139,8 @@ fn pause(ahead: usize) -> Duration {
 #[derive(Debug)]
 pub(crate) struct Report {
     quiet: bool,
+    /// Who hears of the queue ahead in place of a person.
+    listener: Option<UnboundedSender<Ahead>>,
     /// Whether a line of a log said that this process waits. Then another line says that the locks are acquired.
     told: AtomicBool,
     /// The holder that was seen last, and its lock.
@@ -146,7 +150,12 @@ pub(crate) struct Report {
 impl Report {
     /// Creates a report that prints nothing if it is `quiet`.
     pub(crate) const fn new(quiet: bool) -> Self {
-        Report { quiet, told: AtomicBool::new(false), holder: Mutex::new(None) }
+        Report { quiet, listener: None, told: AtomicBool::new(false), holder: Mutex::new(None) }
+    }
+
+    /// Creates a report that prints nothing, and tells this listener of the queue ahead.
+    pub(crate) fn to(listener: UnboundedSender<Ahead>) -> Self {
+        Report { listener: Some(listener), ..Report::new(true) }
     }
 
     /// Whether nothing is printed.
@@ -167,6 +176,11 @@ impl Report {
     pub(crate) fn seen(&self, path: &str) -> Option<ContenderInfo> {
         let holder = self.holder.lock().expect("held for a look only");
         holder.as_ref().filter(|(of, _)| of == path).map(|(_, holder)| holder.clone())
+    }
+
+    fn ahead_of(&self, lock: &LockInfo, ahead: usize) -> Ahead {
+        let holder = self.seen(&lock.path).map(|holder| who(&holder));
+        Ahead { path: lock.path.clone(), ahead: ahead as u64, holder }
     }
 
     /// Notes the holder of a lock.
@@ -192,6 +206,15 @@ impl Report {
         wait: Wait,
         printer: Printer,
     ) -> Infallible {
+        if let Some(listener) = &self.listener {
+            let mut looks = select_all(paths.iter().map(|path| paced(keeper, path.as_str()).boxed()));
+            while let Some((lock, ahead)) = looks.next().await {
+                if let Some(ahead) = ahead {
+                    self.sees(keeper, &lock);
+                    _ = listener.send(self.ahead_of(&lock, ahead));
+                }
+            }
+        }
         if self.quiet {
             return pending().await;
         }
@@ -271,7 +294,7 @@ impl Report {
         (waiting, ask): (Option<Waiting>, Option<Duration>),
         printer: Printer,
     ) -> Infallible {
-        if self.quiet {
+        if self.quiet && self.listener.is_none() {
             return pending().await;
         }
         let started = Instant::now();
@@ -281,6 +304,11 @@ impl Report {
                 Err(_) => sleep(RETRY).await,
             }
         };
+        if let Some(listener) = &self.listener {
+            self.sees(keeper, &lock);
+            _ = listener.send(self.ahead_of(&lock, 1));
+            return pending().await;
+        }
         let cleanup = lock.lease.as_ref().map(|lease| lease.cleanup);
         let limit = match waiting {
             Some(Waiting::Infinite) => None,

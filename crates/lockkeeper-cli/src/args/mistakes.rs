@@ -379,7 +379,7 @@ fn instead(words: &[OsString]) -> Option<Failure> {
     };
     let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
     Some(match typed {
-        "lock" | "acquire" | "hold" | "take" | "exec" | "flock" | "wait" => {
+        "lock" | "acquire" | "take" | "exec" | "flock" | "wait" => {
             failure.advise("run a command under the lock", run(about("run", name.as_ref())))
         }
         "unlock" | "release" | "free" => failure

@@ -385,16 +385,25 @@ pub(crate) fn text(path: &Path) -> String {
 /// Checks a lock in JSON against the schema that programs rely on.
 pub(crate) fn check_shape(lock: &Value) {
     thread_local! {
-        static SCHEMA: (Schemas, SchemaIndex) = {
-            let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
-            let schema = include_str!("../../../../docs/commands/lock.schema.json");
-            compiler.add_resource("lock.json", serde_json::from_str(schema).unwrap()).unwrap();
-            let index = compiler.compile("lock.json", &mut schemas).unwrap();
-            (schemas, index)
-        };
+        static SCHEMA: Schema = Schema::new(include_str!("../../../../docs/commands/lock.schema.json"));
     }
-    SCHEMA.with(|(schemas, index)| {
-        let checked = schemas.validate(lock, *index);
-        assert!(checked.is_ok(), "{:#} of {lock:#}", checked.unwrap_err());
-    });
+    SCHEMA.with(|schema| schema.check(lock));
+}
+
+/// A schema of the manual.
+pub(crate) struct Schema(Schemas, SchemaIndex);
+
+impl Schema {
+    pub(crate) fn new(text: &str) -> Self {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler.add_resource("it.json", serde_json::from_str(text).unwrap()).unwrap();
+        let index = compiler.compile("it.json", &mut schemas).unwrap();
+        Schema(schemas, index)
+    }
+
+    /// Checks that a value fits it.
+    pub(crate) fn check(&self, value: &Value) {
+        let checked = self.0.validate(value, self.1);
+        assert!(checked.is_ok(), "{:#} of {value:#}", checked.unwrap_err());
+    }
 }

@@ -205,7 +205,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["jobs", "run", "a"], "run a command as a job: lockkeeper run a --once-per day --"),
         (&["jobs", "history", "a"], "list its runs: lockkeeper jobs a --"),
         (&["jobs", "show", "a"], "see that job: lockkeeper jobs a --"),
-        (&["list", "--reason", "x"], "hint: --reason is an option of run, fence, revoke, break, "),
+        (&["list", "--reason", "x"], "hint: --reason is an option of run, fence, hold, revoke, break, "),
         (&["list", "--verbose"], "hint: --verbose is an option of run\n"),
         (&["list", "--all"], "too: lockkeeper list /\n"),
         (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),

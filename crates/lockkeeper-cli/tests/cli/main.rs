@@ -23,6 +23,7 @@ mod harness;
 mod healthy;
 mod help;
 mod history;
+mod holding;
 mod incidents;
 mod input;
 mod jobs;

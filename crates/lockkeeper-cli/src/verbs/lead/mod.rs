@@ -14,8 +14,7 @@ use crate::output::Printer;
 use crate::service::{self, NotifyState};
 use crate::signals::{self, ENDING, STOPPING, Signals};
 use crate::verb::{Context, Verb};
-use crate::verbs::run::args::RunArgs;
-use crate::verbs::run::args::parse_run;
+use crate::verbs::run::args::{LockArgs, RunArgs, parse_run};
 use crate::verbs::run::{LockedRun, Request};
 
 impl Verb for LeadArgs {
@@ -100,17 +99,16 @@ fn run_args(args: LeadArgs) -> Result<RunArgs, Failure> {
     let words = [name.into(), "--".into()].into_iter().chain(command);
     let mut run = parse_run(words).map_err(|problem| Failure::new(Code::Usage, problem))?;
     run.kind.node_format = node_format;
+    let lock = LockArgs { message, lock_delay, no_history, ..run.lock };
     Ok(RunArgs {
-        message,
+        lock,
         publish_command,
         on_revoke,
         yields: None,
         min_hold: None,
         grace,
-        lock_delay,
         on_suspect,
         quiet,
-        no_history,
         common,
         ..run
     })

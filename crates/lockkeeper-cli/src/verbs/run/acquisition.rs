@@ -35,14 +35,14 @@ use crate::watchdog::{self, Watchdog};
 const MOMENT: Duration = Duration::from_millis(250);
 
 /// Time limit for leaving the queue after a signal ended the wait.
-pub(super) const LEAVING: Duration = Duration::from_secs(2);
+pub(crate) const LEAVING: Duration = Duration::from_secs(2);
 
 /// Time limit for leaving the queue after the wait is over.
 const LEAVING_LATE: Duration = Duration::from_secs(1);
 
 /// The attempts to get the requested locks, and the session in which they are made.
-pub(super) struct Acquisition<'a> {
-    pub(super) request: &'a Request,
+pub(crate) struct Acquisition<'a> {
+    pub(crate) request: &'a Request,
     /// Whether the service manager is told when it waits.
     stands_by: bool,
     pub(super) started: Instant,
@@ -50,21 +50,21 @@ pub(super) struct Acquisition<'a> {
     /// The session timeout that a person requested, until the granted one is compared with it.
     asked_timeout: Option<Duration>,
     /// What is printed about the wait.
-    pub(super) report: Report,
+    pub(crate) report: Report,
     /// Kept here, not in the future of the attempt: after that is dropped, the contender can still leave the queue.
-    pub(super) keeper: Option<Lockkeeper>,
+    pub(crate) keeper: Option<Lockkeeper>,
     /// The requested leased lock, and the preemption of the granted one.
     lock: Option<HelixLock>,
     pub(super) preemption: Option<watch::Receiver<Option<Preemption>>>,
     /// The watchdog of the command, until the command is started.
     pub(super) watchdog: Option<Watchdog>,
     /// Whether the servers have confirmed the release: nothing that others wait for is left.
-    pub(super) released: bool,
+    pub(crate) released: bool,
 }
 
 impl<'a> Acquisition<'a> {
     /// Begins with nothing sent. `stands_by`: the service manager is told when it waits.
-    pub(super) fn new(request: &'a Request, stands_by: bool) -> Self {
+    pub(crate) fn new(request: &'a Request, stands_by: bool) -> Self {
         Acquisition {
             request,
             stands_by,
@@ -87,30 +87,17 @@ impl<'a> Acquisition<'a> {
         locked: &LockedRun,
         signals: &mut Signals,
     ) -> Result<ControlFlow<u8, MultiGuard>, Failure> {
-        let Request { retries, printer, .. } = self.request;
-        let (about, is_quiet) = (self.about(), self.report.is_quiet());
-        let tell = |text: &str| {
-            if !is_quiet {
-                printer.note(text);
-            }
-        };
         let outcome = tokio::select! {
             biased;
             signal = locked.interrupted(signals) => Err(signal),
-            acquired = retries.run(about, tell, async || self.attempt().await) => Ok(acquired),
+            acquired = self.attempts() => Ok(acquired),
         };
         match outcome {
-            Ok(Ok(guard)) => {
-                self.report.acquired(&self.request.paths, self.started, *printer);
-                Ok(ControlFlow::Continue(guard))
+            Ok(Ok(guard)) => Ok(ControlFlow::Continue(guard)),
+            Ok(Err(failure)) if failure.code == Code::NotAcquired => {
+                Ok(ControlFlow::Break(self.request.not_acquired(&failure)))
             }
-            Ok(Err(failure)) => {
-                self.give_up(&failure, async |attempts, end| attempts.record_refusal(&failure, end).await).await;
-                match failure.code {
-                    Code::NotAcquired => Ok(ControlFlow::Break(self.request.not_acquired(&failure))),
-                    _ => Err(failure),
-                }
-            }
+            Ok(Err(failure)) => Err(failure),
             Err(signal) => {
                 self.leave(LEAVING).await;
                 Ok(ControlFlow::Break(signals::status(signal.as_raw())))
@@ -118,8 +105,31 @@ impl<'a> Acquisition<'a> {
         }
     }
 
+    /// Makes all attempts. If the last one fails, it is recorded, and the queue is left.
+    ///
+    /// Dropping the future leaves the place in the queue to [`Acquisition::leave`].
+    pub(crate) async fn attempts(&mut self) -> Result<MultiGuard, Failure> {
+        let Request { retries, printer, .. } = self.request;
+        let (about, is_quiet) = (self.about(), self.report.is_quiet());
+        let tell = |text: &str| {
+            if !is_quiet {
+                printer.note(text);
+            }
+        };
+        match retries.run(about, tell, async || self.attempt().await).await {
+            Ok(guard) => {
+                self.report.acquired(&self.request.paths, self.started, *printer);
+                Ok(guard)
+            }
+            Err(failure) => {
+                self.give_up(&failure, async |attempts, end| attempts.record_refusal(&failure, end).await).await;
+                Err(failure)
+            }
+        }
+    }
+
     /// Makes way after the command has ended for that, and waits until the lock is granted again.
-    pub(super) async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Failure> {
+    pub(crate) async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Failure> {
         let keeper = self.keeper.clone().expect("it granted the lock");
         let wait = Wait { started: Instant::now(), limit: None };
         let outcome = tokio::select! {
@@ -157,7 +167,7 @@ impl<'a> Acquisition<'a> {
     /// line, and servers that refuse every lock, are not about these locks.
     pub(super) fn named(&self, mut failure: Failure) -> Failure {
         let names_it = self.request.paths.iter().any(|path| failure.message.contains(path.as_str()));
-        match &self.request.args.message {
+        match &self.request.args.lock.message {
             _ if !names_it && failure.code == Code::Unreachable => {
                 failure.message = format!("{}: {}", self.request.locks(), failure.message);
             }
@@ -179,7 +189,7 @@ impl<'a> Acquisition<'a> {
         About {
             monitor_object: paths.join(", "),
             path: paths.join(", "),
-            lock_info: self.request.args.message.clone(),
+            lock_info: self.request.args.lock.message.clone(),
             class,
         }
     }
@@ -192,7 +202,9 @@ impl<'a> Acquisition<'a> {
             None => {
                 // A process takes about as long to start as a server to answer: the command need not wait for one after
                 // the other.
-                let (connected, watchdog) = tokio::join!(self.connect(), async { Watchdog::start().ok() });
+                let has_command = !self.request.args.command.is_empty();
+                let watchdog = async { if has_command { Watchdog::start().ok() } else { None } };
+                let (connected, watchdog) = tokio::join!(self.connect(), watchdog);
                 self.watchdog = watchdog;
                 connected?
             }
@@ -227,7 +239,7 @@ impl<'a> Acquisition<'a> {
             outcome = IntoFuture::into_future(acquire) => outcome,
             // A try does not wait.
             failure = nested::waits_for_itself(&keeper, &self.request.paths), if !self.request.once => return Err(failure),
-            failure = nested::closes_a_ring(&keeper, &self.request.paths), if self.request.args.deadlock == OnDeadlock::Fail => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &self.request.paths), if self.request.args.lock.deadlock == OnDeadlock::Fail => return Err(failure),
             never = self.report.run(&keeper, &self.request.paths, wait, self.request.printer) => match never {},
             never = lost.tell_authors(&keeper) => match never {},
             never = reaping => match never {},
@@ -248,10 +260,10 @@ impl<'a> Acquisition<'a> {
             if let Some(min_hold) = self.request.min_hold() {
                 request = request.min_hold(min_hold);
             }
-            if let Some(delay) = args.lock_delay {
+            if let Some(delay) = args.lock.lock_delay {
                 request = request.lock_delay(delay);
             }
-            if let Some(message) = &args.message {
+            if let Some(message) = &args.lock.message {
                 request = request.message(message);
             }
             if let Some(traceparent) = traceparent {
@@ -295,7 +307,7 @@ impl<'a> Acquisition<'a> {
         if let Some(reason) = self.request.args.leased.reason.as_ref().filter(|_| self.request.args.leased.emergency) {
             lock = lock.emergency(reason);
         }
-        if let Some(message) = &self.request.args.message {
+        if let Some(message) = &self.request.args.lock.message {
             lock = lock.message(message);
         }
         lock = lock.forceful(forceful);
@@ -410,7 +422,7 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Returns the owner that gets the lock if the command succeeds.
-    pub(super) fn handover_target(&self) -> Option<HandoverTarget> {
+    pub(crate) fn handover_target(&self) -> Option<HandoverTarget> {
         let (lock, id) = (self.lock.clone()?, self.request.args.leased.hand_to.clone()?);
         Some(HandoverTarget { lock, id })
     }
@@ -456,7 +468,7 @@ impl<'a> Acquisition<'a> {
     }
 
     /// Leaves the queue and closes the session, within `patience`.
-    pub(super) async fn leave(&mut self, patience: Duration) {
+    pub(crate) async fn leave(&mut self, patience: Duration) {
         if let Some(lock) = self.lock.take() {
             // Counts that are not written in time are dropped.
             _ = lock.flush_statistics(patience).await;
@@ -476,7 +488,7 @@ impl<'a> Acquisition<'a> {
 }
 
 /// Returns how long to try to record this failure and to leave the queue. It comes at the deadline if there is one.
-pub(super) fn leaving(failure: &Failure) -> Duration {
+pub(crate) fn leaving(failure: &Failure) -> Duration {
     match failure.code {
         // No server confirms anything: the node is deleted with the session.
         Code::Unreachable => Duration::ZERO,

@@ -121,26 +121,9 @@ const FILES: &[(&str, &str)] = &[
     override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>..."
 )]
 pub(crate) struct RunArgs {
-    /// The lock, or several: all of them or none
-    #[arg(required = true, value_name = "NAME")]
-    #[arg(add = Completes::Locks)]
-    pub names: Vec<String>,
-    /// Give up immediately if the lock is taken
-    ///
-    /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is
-    /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try. If no server can
-    /// be reached, run gives up after 10s.
-    #[arg(long = "try", conflicts_with = "wait")]
-    pub once: bool,
-    /// Give up after this long [default: waits; --foreground and --background: as the settings say]
-    ///
-    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try: if no server
-    /// can be reached, run gives up after 10s. With --retries or --dead-letter, the default is otherwise 2s.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
-    pub wait: Option<Duration>,
-    /// Show this reason to everyone who looks at the lock
-    #[arg(long, short, value_name = "TEXT")]
-    pub message: Option<String>,
+    /// The locks.
+    #[command(flatten)]
+    pub lock: LockArgs,
     /// Show the whole command line to everyone who may read the lock, not only the program's name
     #[arg(long, hide_short_help = true)]
     pub publish_command: bool,
@@ -190,19 +173,10 @@ pub(crate) struct RunArgs {
     /// It comes before the time of --wait.
     #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
     pub jitter: Option<Duration>,
-    /// After a loss, keep the lock unavailable for this long
-    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
-    pub lock_delay: Option<Duration>,
     /// When the connection is lost while the lock may still be held: wait for the servers until the grace period begins, or
     /// stop the command immediately
     #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
     pub on_suspect: OnSuspect,
-    /// If this run closes a ring of waits, each of which a lockkeeper run keeps while it waits: wait, or give up with the ring in
-    /// the message
-    ///
-    /// For runs of several locks, and for a run in the command of another one. See lockkeeper deadlocks.
-    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
-    pub deadlock: OnDeadlock,
     /// Say nothing about the wait, and nothing if the lock is not acquired
     ///
     /// Everything else is still said: a lost lock, servers that do not answer, a job that crashed.
@@ -211,14 +185,6 @@ pub(crate) struct RunArgs {
     /// Exit with this status if the lock is not acquired; with 0, say nothing about it
     #[arg(long, value_name = "STATUS", default_value_t = Code::NotAcquired.status(), hide_short_help = true)]
     pub conflict_exit_code: u8,
-    /// Try again this many times, with pauses, if the lock is not granted within --wait [default: 0; with --background,
-    /// the setting background.retries]
-    #[arg(long, value_name = "COUNT", conflicts_with = "lease", hide_short_help = true)]
-    pub retries: Option<u32>,
-    /// Pause this long before the first retry; each pause is about twice as long as the one before, up to 30s
-    /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
-    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
-    pub retry_delay: Option<Duration>,
     /// Keep the command line here, for lockkeeper dlq, if it never gets the lock [default: not kept; with --background, the
     /// setting background.dead_letter]
     ///
@@ -226,17 +192,6 @@ pub(crate) struct RunArgs {
     /// Write file:PATH, in a directory that exists, or file, which is in the state directory, or kafka:HOST:PORT/TOPIC.
     #[arg(long, value_name = "WHERE", conflicts_with = "lease", hide_short_help = true)]
     pub dead_letter: Option<String>,
-    /// Do not record this hold, or its refusal, in the history of the lock [env: LOCKKEEPER_HISTORY=false]
-    ///
-    /// lockkeeper history and lockkeeper why --at show the records.
-    #[arg(long, hide_short_help = true)]
-    pub no_history: bool,
-    /// Write the trace context of TRACEPARENT into the lock, so that the traces of those who wait can link to this one
-    ///
-    /// The text of TRACEPARENT is that of W3C Trace Context, which pipelines with tracing set. The command gets it unchanged, with or
-    /// without this option. Everyone who may read the lock sees it. Without TRACEPARENT, this option does nothing.
-    #[arg(long, conflicts_with = "lease", hide_short_help = true)]
-    pub trace: bool,
     /// The place of the locks, and the form of the output.
     #[command(flatten)]
     pub common: Common,
@@ -252,6 +207,60 @@ pub(crate) struct RunArgs {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None::<&'static str>)]
     pub command: Vec<OsString>,
+}
+
+/// The locks, and how they are acquired.
+#[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
+pub(crate) struct LockArgs {
+    /// The lock, or several: all of them or none
+    #[arg(required = true, value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
+    pub names: Vec<String>,
+    /// Give up immediately if the lock is taken
+    ///
+    /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is
+    /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try. If no server can
+    /// be reached, run gives up after 10s.
+    #[arg(long = "try", conflicts_with = "wait")]
+    pub once: bool,
+    /// Give up after this long [default: waits; --foreground and --background: as the settings say]
+    ///
+    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try: if no server
+    /// can be reached, run gives up after 10s. With --retries or --dead-letter, the default is otherwise 2s.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
+    /// Show this reason to everyone who looks at the lock
+    #[arg(long, short, value_name = "TEXT")]
+    pub message: Option<String>,
+    /// After a loss, keep the lock unavailable for this long
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
+    pub lock_delay: Option<Duration>,
+    /// If this run closes a ring of waits, each of which a lockkeeper run keeps while it waits: wait, or give up with the ring in
+    /// the message
+    ///
+    /// For runs of several locks, and for a run in the command of another one. See lockkeeper deadlocks.
+    #[arg(long, value_name = "WHAT", value_enum, default_value = "wait", hide_short_help = true)]
+    pub deadlock: OnDeadlock,
+    /// Try again this many times, with pauses, if the lock is not granted within --wait [default: 0; with --background,
+    /// the setting background.retries]
+    #[arg(long, value_name = "COUNT", conflicts_with = "lease", hide_short_help = true)]
+    pub retries: Option<u32>,
+    /// Pause this long before the first retry; each pause is about twice as long as the one before, up to 30s
+    /// [env: LOCKKEEPER_BACKGROUND_RETRY_DELAY] [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, hide_short_help = true)]
+    pub retry_delay: Option<Duration>,
+    /// Do not record this hold, or its refusal, in the history of the lock [env: LOCKKEEPER_HISTORY=false]
+    ///
+    /// lockkeeper history and lockkeeper why --at show the records.
+    #[arg(long, hide_short_help = true)]
+    pub no_history: bool,
+    /// Write the trace context of TRACEPARENT into the lock, so that the traces of those who wait can link to this one
+    ///
+    /// The text of TRACEPARENT is that of W3C Trace Context, which pipelines with tracing set. The command gets it unchanged, with or
+    /// without this option. Everyone who may read the lock sees it. Without TRACEPARENT, this option does nothing.
+    #[arg(long, conflicts_with = "lease", hide_short_help = true)]
+    pub trace: bool,
 }
 
 /// Parses a recorded command line of `run`.

@@ -156,13 +156,13 @@ async fn claim(acquisition: &mut Acquisition<'_>) -> Result<Claimed, Failure> {
             if let Some(limit) = limit {
                 acquire = acquire.timeout(limit);
             }
-            if let Some(delay) = acquisition.request.args.lock_delay {
+            if let Some(delay) = acquisition.request.args.lock.lock_delay {
                 acquire = acquire.lock_delay(delay);
             }
             if let Some(traceparent) = acquisition.request.traceparent {
                 acquire = acquire.traceparent(traceparent.to_string());
             }
-            match &acquisition.request.args.message {
+            match &acquisition.request.args.lock.message {
                 Some(message) => acquire.message(message),
                 None => acquire,
             }
@@ -173,7 +173,7 @@ async fn claim(acquisition: &mut Acquisition<'_>) -> Result<Claimed, Failure> {
             biased;
             claimed = job.claim_with(options) => claimed,
             failure = nested::waits_for_itself(&keeper, &acquisition.request.paths), if !acquisition.request.once => return Err(failure),
-            failure = nested::closes_a_ring(&keeper, &acquisition.request.paths), if args.deadlock == OnDeadlock::Fail => return Err(failure),
+            failure = nested::closes_a_ring(&keeper, &acquisition.request.paths), if args.lock.deadlock == OnDeadlock::Fail => return Err(failure),
             // A line about the wait would be mail for each machine that has nothing to do.
             never = acquisition.report.run(&keeper, &acquisition.request.paths, wait, printer), if is_asked_for(acquisition.request) => match never {},
             never = lost.tell_authors(&keeper) => match never {},

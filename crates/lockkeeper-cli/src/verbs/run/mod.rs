@@ -7,15 +7,15 @@
 //! it goes to the command, and during the release it has no effect. At the end of each phase, the lock's node is
 //! deleted, or a message says when it will be.
 
-mod acquisition;
+pub(crate) mod acquisition;
 mod alert;
 pub(crate) mod args;
 mod job;
 mod kind;
 pub(crate) mod lease;
 mod locked;
-mod records;
-mod release;
+pub(crate) mod records;
+pub(crate) mod release;
 mod request;
 mod retrying;
 pub(crate) mod slots;

@@ -11,10 +11,10 @@ use tokio::time::timeout;
 use crate::output::Printer;
 
 /// Time limit for the release, including the end of the session.
-pub(super) const RELEASING: Duration = Duration::from_secs(5);
+pub(crate) const RELEASING: Duration = Duration::from_secs(5);
 
 /// Returns the timeout of the session that holds the locks.
-pub(super) fn session_timeout(guard: &MultiGuard) -> Duration {
+pub(crate) fn session_timeout(guard: &MultiGuard) -> Duration {
     guard.holdings().first().expect("the parser asks for a name").session_timeout()
 }
 
@@ -22,7 +22,7 @@ pub(super) fn session_timeout(guard: &MultiGuard) -> Duration {
 ///
 /// # Errors
 /// The loss, if the lock was lost before: the command may have run beside another holder.
-pub(super) async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss> {
+pub(crate) async fn release(guard: MultiGuard, locks: &str) -> Result<Option<String>, Loss> {
     let session_timeout = session_timeout(&guard);
     match timeout(RELEASING, guard.release()).await {
         Ok(Ok(())) => Ok(None),
@@ -38,14 +38,14 @@ pub(super) async fn release(guard: MultiGuard, locks: &str) -> Result<Option<Str
 }
 
 /// The owner of the lock after this command.
-pub(super) struct HandoverTarget {
+pub(crate) struct HandoverTarget {
     pub(super) lock: HelixLock,
     pub(super) id: String,
 }
 
 impl HandoverTarget {
     /// Hands the lock over, within the time limits of [`release`].
-    pub(super) async fn hand_over(self, guard: MultiGuard, printer: &Printer) -> Result<Option<String>, Loss> {
+    pub(crate) async fn hand_over(self, guard: MultiGuard, printer: &Printer) -> Result<Option<String>, Loss> {
         let session_timeout = session_timeout(&guard);
         match timeout(RELEASING.max(session_timeout), self.lock.transfer(&self.id)).await {
             Ok(Ok(())) => {

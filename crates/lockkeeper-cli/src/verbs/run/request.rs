@@ -32,13 +32,13 @@ const PUBLISHED_CHARS: usize = 200;
 /// A command line of `run` with its settings, checked.
 pub(crate) struct Request {
     /// The options; those of a job are filled in from the settings.
-    pub(super) args: RunArgs,
+    pub(crate) args: RunArgs,
     /// In the order in which they are taken.
-    pub(super) paths: Vec<LockPath>,
-    pub(super) settings: Settings,
+    pub(crate) paths: Vec<LockPath>,
+    pub(crate) settings: Settings,
     pub(super) kind: Kind,
     /// Whether it gives up if the lock is taken.
-    pub(super) once: bool,
+    pub(crate) once: bool,
     /// Time limit for an attempt.
     pub(super) wait: Option<Duration>,
     pub(super) retries: RetryPolicy,
@@ -59,7 +59,7 @@ impl Request {
     ///
     /// Dropping the future leaves nothing behind but, for its timeout, a session that has no nodes.
     pub(crate) async fn read(args: RunArgs, printer: &Printer) -> Result<Self, Failure> {
-        let paths = lock_paths(&args.names)?;
+        let paths = lock_paths(&args.lock.names)?;
         if args.leased.lease.is_some() && paths.len() > 1 {
             return Err(Failure::new(Code::Usage, "--lease takes one lock"));
         }
@@ -85,22 +85,22 @@ impl Request {
         // The timeout that a server grants is checked again when the lock is held.
         grace(&args, Term::Session(settings.all.session_timeout.value))?;
         for path in &paths {
-            misuse::check_message(path.as_str(), args.message.as_deref())?;
+            misuse::check_message(path.as_str(), args.lock.message.as_deref())?;
             args.job.slot.as_deref().map_or(Ok(()), |slot| check_slot(path.as_str(), slot))?;
         }
         let kind = Kind::of(&args.kind, &settings.all)?;
         check_yield(&args, kind, paths.len())?;
         let retries = RetryPolicy::of(&args, &settings)?;
         // A wait of zero is a try: no server could answer in no time.
-        let wait = args.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.wait {
+        let wait = args.lock.wait.filter(|wait| !wait.is_zero()).or_else(|| match args.lock.wait {
             // The settings may contain a wait for the class. A leased lock is waited for only if that is asked for.
-            None if !args.once && args.leased.lease.is_none() => {
+            None if !args.lock.once && args.leased.lease.is_none() => {
                 task_timeout(&args.kind, &settings.all).or(retries.usual_wait())
             }
             _ => None,
         });
         args.job.settle(&settings.all.jobs);
-        let has_history = settings.all.history.value && !args.no_history;
+        let has_history = settings.all.history.value && !args.lock.no_history;
         let shelf = match &settings.place {
             Place::Ensemble(servers) if has_history => {
                 state_dir(&settings.all).ok().map(|dir| Shelf { dir, servers: servers.clone() })
@@ -108,8 +108,8 @@ impl Request {
             _ => None,
         };
         Ok(Request {
-            once: args.once || (args.wait.is_some() && wait.is_none()),
-            traceparent: if args.trace { traceparent(&printer) } else { None },
+            once: args.lock.once || (args.lock.wait.is_some() && wait.is_none()),
+            traceparent: if args.lock.trace { traceparent(&printer) } else { None },
             #[cfg(feature = "webhook")]
             webhook: args.leased.alert_webhook.as_deref().map(Webhook::read).transpose()?,
             args,
@@ -139,19 +139,19 @@ impl Request {
     }
 
     /// `lock /locks/nightly (nightly index)`, `locks /locks/a, /locks/b`
-    pub(super) fn locks(&self) -> String {
+    pub(crate) fn locks(&self) -> String {
         let paths: Vec<_> = self.paths.iter().map(LockPath::as_str).collect();
         let locks = format!("{} {}", if paths.len() == 1 { "lock" } else { "locks" }, paths.join(", "));
-        match &self.args.message {
+        match &self.args.lock.message {
             Some(message) => format!("{locks} ({})", excerpt(message)),
             None => locks,
         }
     }
 
     /// Returns what the records of this request and of its holds say.
-    pub(super) fn record_terms(&self) -> RecordTerms {
+    pub(crate) fn record_terms(&self) -> RecordTerms {
         let used_as = if self.args.leased.lease.is_some() { LockUse::Lease } else { self.kind.used_as() };
-        let (message, shelf) = (self.args.message.clone(), self.shelf.clone());
+        let (message, shelf) = (self.args.lock.message.clone(), self.shelf.clone());
         RecordTerms { history: self.has_history, message, used_as, shelf }
     }
 
@@ -182,7 +182,7 @@ impl Request {
     }
 
     /// Returns the grace period before the end of a hold whose session has this timeout.
-    pub(super) fn grace(&self, session_timeout: Duration) -> Result<Duration, Failure> {
+    pub(crate) fn grace(&self, session_timeout: Duration) -> Result<Duration, Failure> {
         grace(&self.args, Term::Fixed(session_timeout))
     }
 

@@ -30,20 +30,20 @@ impl RetryPolicy {
     pub(crate) fn of(args: &RunArgs, settings: &Settings) -> Result<Self, Failure> {
         let background = args.kind.background;
         let set = &settings.all;
-        let retries = args.retries.unwrap_or(if background { set.retries.value } else { 0 });
-        if let (Some(delay), 0) = (args.retry_delay, retries) {
+        let retries = args.lock.retries.unwrap_or(if background { set.retries.value } else { 0 });
+        if let (Some(delay), 0) = (args.lock.retry_delay, retries) {
             let message =
                 format!("--retry-delay {} is not used without retries", lockkeeper_session::text::typed(delay));
             return Err(Failure::new(Code::Usage, message).hint("add --retries COUNT, or leave out --retry-delay"));
         }
-        let delay = args.retry_delay.unwrap_or(set.retry_delay.value);
+        let delay = args.lock.retry_delay.unwrap_or(set.retry_delay.value);
         let place = args.dead_letter.as_ref().or(set.dead_letter.value.as_ref().filter(|_| background));
         let mut policy =
             RetryPolicy { retries, delay, letters: None, letters_at: letters::options(args.dead_letter.as_deref()) };
         if let Some(place) = place {
             let sink = letters::open(place, settings)?;
             // Checked now, not at the end of a long wait.
-            let waits = args.wait.is_some() || args.once;
+            let waits = args.lock.wait.is_some() || args.lock.once;
             let wait = lockkeeper_session::text::typed(set.background.timeout.value.unwrap_or(TASK_TIMEOUT));
             let line = CommandLine::typed(&args.common.connect, settings, Some(wait.as_str()).filter(|_| !waits))?;
             policy.letters = Some((sink, line));

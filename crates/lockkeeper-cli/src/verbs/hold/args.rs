@@ -1,0 +1,103 @@
+//! The options of `lockkeeper hold`.
+
+use std::time::Duration;
+
+use crate::args::common::Common;
+use crate::args::values::duration;
+use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
+use crate::verbs::run::args::{JobSignal, KindArgs, LockArgs, RunArgs, parse_run};
+use crate::verbs::run::lease::LeaseArgs;
+
+/// The exit statuses of `lockkeeper hold`.
+pub(crate) const STATUSES: &[Status] = &[
+    (Code::Done, "released: by the client, or because its input has ended", ""),
+    (
+        Code::Usage,
+        "the command line or a setting is wrong; nothing was done",
+        "also if the lock is in use in another way (another kind, another number of permits, another node format), and if the chroot \
+         does not exist",
+    ),
+    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
+    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
+    (
+        Code::NotAcquired,
+        "not acquired: taken (--try), --wait is over, or the wait was cancelled",
+        "`revoke --node` cancels a wait, and so does deleting the waiting node",
+    ),
+    (Code::Lost, "the lock was lost", ""),
+    (Code::Refused, "the server refused", ""),
+];
+
+/// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
+const BEFORE_STATUSES: &str = "\
+For programs in any language: a program starts lockkeeper hold as a child, reads one JSON object per line from its standard output, and \
+writes one per line to its standard input. The lock is released when the child's input ends, so also when the program is killed. \
+docs/hold-protocol.md describes the lines.
+
+Silence past valid_until_ns is a loss: when the clock CLOCK_BOOTTIME has passed the last valid_until_ns that the program has read, \
+another contender may hold the lock, whatever the program reads later.
+
+The program learns the token from the event acquired. It may write {\"do\": \"check\"}, {\"do\": \"release\"}, \
+{\"do\": \"refuse\", \"why\": \"TEXT\"} after the event asked, and {\"do\": \"make_way\"} after the event wanted.";
+
+const EXAMPLES: &str = "\
+Examples:
+  lockkeeper hold nightly --wait 30s --json
+  lockkeeper hold accounts orders --json
+  lockkeeper hold index --background --yield --json";
+
+fn long_help() -> String {
+    format!("{BEFORE_STATUSES}\n\n{EXIT_STATUS}\n{}\n\n{EXAMPLES}", lines(STATUSES))
+}
+
+/// `lockkeeper hold`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "All options, exit statuses and more examples: lockkeeper hold --help",
+    after_long_help = long_help(),
+    add = Statuses(STATUSES),
+    mut_arg("json", |json| json.help("Has no effect: the lines are JSON anyway")),
+    override_usage = "lockkeeper hold <NAME>... [OPTIONS]"
+)]
+pub(crate) struct HoldArgs {
+    /// The locks.
+    #[command(flatten)]
+    pub lock: LockArgs,
+    /// Say when --foreground and other earlier classes wait, so that the program can make way
+    ///
+    /// It needs one lock with --background or --class. See --min-hold.
+    #[arg(long = "yield")]
+    pub yields: bool,
+    /// Say so only when the lock has been held for this long [default: 1s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "yields", hide_short_help = true)]
+    pub min_hold: Option<Duration>,
+    /// End the process group of this process when the lock can no longer be relied on: SIGTERM, and SIGKILL after the grace period
+    ///
+    /// In time before the next holder, also if lockkeeper is killed or stopped. If the input ends without a release, the group is
+    /// ended too, before the release.
+    #[arg(long, value_name = "PID")]
+    pub end_with: Option<i32>,
+    /// Give that group this long to end [default: a fifth of the session timeout, at most 5s; of a lease, a quarter, at most 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration, requires = "end_with", hide_short_help = true)]
+    pub grace: Option<Duration>,
+    /// The place of the locks, and the form of the output.
+    #[command(flatten)]
+    pub common: Common,
+    /// The kind of lock.
+    #[command(flatten)]
+    pub kind: KindArgs,
+    /// The lease.
+    #[command(flatten)]
+    pub leased: LeaseArgs,
+}
+
+impl HoldArgs {
+    /// Returns the same request as one of `run`, without a command.
+    pub(super) fn request(&self) -> RunArgs {
+        let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
+        // Which signal is of no interest: there is no command.
+        let yields = self.yields.then_some(JobSignal::Term);
+        let HoldArgs { lock, min_hold, grace, common, kind, leased, .. } = self.clone();
+        RunArgs { lock, yields, min_hold, grace, common, kind, leased, command: Vec::new(), ..run }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a holder says to its clients, and what it does for them: a state machine without I/O.
+//!
+//! The holder tells it what happens, and carries out its steps. Nothing else decides what a client is told, when the locks are released,
+//! and how the hold ends.
+
+use std::time::Duration;
+
+use lockkeeper::guard::HoldState;
+use lockkeeper::{Loss, Revocation};
+
+use crate::clock::nanoseconds;
+use crate::protocol::{BadLine, Event, HeldLock, Word};
+
+/// A client, for as long as its connection lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ClientId(pub(crate) u64);
+
+/// Who is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum To {
+    All,
+    One(ClientId),
+}
+
+/// Something that happens to the hold, or that a client says. Times are those of [`now`](crate::now).
+#[derive(Clone, Debug)]
+pub(crate) enum Happened {
+    /// The queue ahead, as it was seen last.
+    Waits {
+        path: String,
+        ahead: u64,
+        holder: Option<String>,
+    },
+    Acquired {
+        locks: Vec<HeldLock>,
+        valid_until: Duration,
+    },
+    /// The locks will not be held: the event says why.
+    NotAcquired(Event),
+    Renewed {
+        valid_until: Duration,
+    },
+    State(HoldState),
+    Asked {
+        path: String,
+        request: Revocation,
+    },
+    Wanted,
+    Came(ClientId),
+    Left(ClientId),
+    Said(ClientId, Result<Word, BadLine>),
+    /// The servers have answered the question of this client.
+    Verified {
+        client: ClientId,
+        valid_until: Duration,
+        problem: Option<String>,
+    },
+    /// What the hold is bound to has ended.
+    BondEnded,
+    /// The release is over: confirmed or not, with a text, or a loss was before it.
+    Gone(Result<Option<String>, Loss>),
+}
+
+/// A step of the holder. It is carried out before the next thing is handled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Tell(To, Event),
+    Verify(ClientId),
+    Refuse(String),
+    MakeWay,
+    /// Releases the locks, or leaves the queue: because a client has asked for that, or because the bond is over.
+    Release {
+        is_asked: bool,
+    },
+    /// Says no more, and ends.
+    End,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting { last: Option<Event> },
+    Held { locks: Vec<HeldLock>, suspected: bool },
+    Releasing,
+    Over,
+}
+
+/// The conversation about one hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Conversation {
+    phase: Phase,
+    /// The client whose end is the end of the hold.
+    bound_to: Option<ClientId>,
+    /// The latest time that the clients were told.
+    valid_until: Duration,
+    /// The requests that are not answered, for clients that come later.
+    asked: Vec<Event>,
+}
+
+impl Conversation {
+    /// Begins with a wait. The hold ends when `bound_to` leaves.
+    pub(crate) const fn new(bound_to: Option<ClientId>) -> Self {
+        Conversation { phase: Phase::Waiting { last: None }, bound_to, valid_until: Duration::ZERO, asked: Vec::new() }
+    }
+
+    /// Decides what follows.
+    pub(crate) fn handle(&mut self, happened: Happened) -> Vec<Step> {
+        let all = |event| vec![Step::Tell(To::All, event)];
+        match (&mut self.phase, happened) {
+            (Phase::Over, _) => Vec::new(),
+            (_, Happened::Came(client)) => self.greet(client),
+            (Phase::Waiting { last }, Happened::Waits { path, ahead, holder }) => {
+                let event = Event::Waiting { path, ahead, holder };
+                if last.as_ref() == Some(&event) {
+                    return Vec::new();
+                }
+                *last = Some(event.clone());
+                all(event)
+            }
+            (Phase::Waiting { .. }, Happened::Acquired { locks, valid_until }) => {
+                self.valid_until = valid_until;
+                let event = Event::acquired(&locks, nanoseconds(valid_until));
+                self.phase = Phase::Held { locks, suspected: false };
+                all(event)
+            }
+            (Phase::Waiting { .. } | Phase::Releasing, Happened::NotAcquired(event)) => self.end(event),
+            (Phase::Held { suspected, .. }, Happened::Renewed { valid_until }) => {
+                *suspected = false;
+                if valid_until <= self.valid_until {
+                    return Vec::new();
+                }
+                self.valid_until = valid_until;
+                all(Event::Valid { valid_until_ns: nanoseconds(valid_until) })
+            }
+            (Phase::Held { .. } | Phase::Releasing, Happened::State(HoldState::Lost(loss))) => {
+                self.end(Event::lost(loss))
+            }
+            (Phase::Held { suspected, .. }, Happened::State(HoldState::Suspected)) if !*suspected => {
+                *suspected = true;
+                all(Event::Suspected { valid_until_ns: nanoseconds(self.valid_until) })
+            }
+            (Phase::Held { suspected, .. }, Happened::State(HoldState::Held)) => {
+                // The heartbeat that shows it is told as such.
+                *suspected = false;
+                Vec::new()
+            }
+            (Phase::Held { .. }, Happened::Asked { path, request }) => {
+                let event = Event::asked(&path, &request);
+                self.asked.retain(|asked| !is_about(asked, &path));
+                self.asked.push(event.clone());
+                all(event)
+            }
+            (Phase::Held { .. }, Happened::Wanted) => all(Event::Wanted),
+            (Phase::Waiting { .. } | Phase::Held { .. }, Happened::BondEnded) => self.release(false),
+            (Phase::Waiting { .. } | Phase::Held { .. }, Happened::Left(client)) if self.bound_to == Some(client) => {
+                self.release(false)
+            }
+            (_, Happened::Said(client, Err(bad))) => tell_error(client, bad.message, &bad.hint),
+            (_, Happened::Said(client, Ok(word))) => self.obey(client, word),
+            (Phase::Held { .. }, Happened::Verified { client, valid_until, problem: None }) => {
+                self.valid_until = self.valid_until.max(valid_until);
+                let valid_until_ns = nanoseconds(self.valid_until);
+                vec![Step::Tell(To::One(client), Event::Checked { valid_until_ns })]
+            }
+            (Phase::Held { .. }, Happened::Verified { client, problem: Some(problem), .. }) => {
+                tell_error(client, problem, "the hold goes on for as long as it may be trusted; ask again")
+            }
+            (Phase::Releasing, Happened::Gone(Ok(message))) => self.end(Event::Released { message }),
+            (Phase::Releasing, Happened::Gone(Err(loss))) => self.end(Event::lost(loss)),
+            // Of a phase that is over.
+            _ => Vec::new(),
+        }
+    }
+
+    /// Tells a client that comes what the others know.
+    fn greet(&self, client: ClientId) -> Vec<Step> {
+        let mut events = vec![Event::hello()];
+        match &self.phase {
+            Phase::Waiting { last } => events.extend(last.clone()),
+            Phase::Held { locks, suspected } => {
+                let valid_until_ns = nanoseconds(self.valid_until);
+                events.push(Event::acquired(locks, valid_until_ns));
+                events.extend(suspected.then_some(Event::Suspected { valid_until_ns }));
+                events.extend(self.asked.iter().cloned());
+            }
+            Phase::Releasing | Phase::Over => {}
+        }
+        events.into_iter().map(|event| Step::Tell(To::One(client), event)).collect()
+    }
+
+    fn obey(&mut self, client: ClientId, word: Word) -> Vec<Step> {
+        let is_held = matches!(self.phase, Phase::Held { .. });
+        match word {
+            Word::Release if self.phase == Phase::Releasing => Vec::new(),
+            Word::Release => self.release(true),
+            _ if !is_held => {
+                let hint = "wait for the event \"acquired\"; {\"do\": \"release\"} ends the wait";
+                tell_error(client, "the lock is not held".to_owned(), hint)
+            }
+            Word::Check => vec![Step::Verify(client)],
+            Word::Refuse { .. } if self.asked.is_empty() => {
+                tell_error(client, "nobody asks for the lock".to_owned(), "refuse after the event \"asked\"")
+            }
+            Word::Refuse { why } => {
+                self.asked.clear();
+                vec![Step::Refuse(why)]
+            }
+            Word::MakeWay => {
+                (self.phase, self.asked) = (Phase::Waiting { last: None }, Vec::new());
+                vec![Step::MakeWay]
+            }
+        }
+    }
+
+    /// From here on, no client is told that the lock may be used.
+    fn release(&mut self, is_asked: bool) -> Vec<Step> {
+        self.phase = Phase::Releasing;
+        vec![Step::Release { is_asked }]
+    }
+
+    fn end(&mut self, event: Event) -> Vec<Step> {
+        self.phase = Phase::Over;
+        vec![Step::Tell(To::All, event), Step::End]
+    }
+}
+
+fn is_about(asked: &Event, lock: &str) -> bool {
+    matches!(asked, Event::Asked { path, .. } if path == lock)
+}
+
+fn tell_error(client: ClientId, message: String, hint: &str) -> Vec<Step> {
+    vec![Step::Tell(To::One(client), Event::Error { message, hint: hint.to_owned() })]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,13 @@
+#![doc = include_str!("../README.md")]
+
+mod clients;
+mod clock;
+mod conversation;
+mod keep;
+mod protocol;
+
+pub use self::clients::Clients;
+pub use self::clock::now;
+pub use self::conversation::ClientId;
+pub use self::keep::{Ahead, LastEvent, Locks, keep};
+pub use self::protocol::{BadLine, Event, HeldLock, MAX_LINE, PROTOCOL, Word, parse};
