@@ -31,6 +31,9 @@ pub(crate) const WORD: &str = "__serve";
 /// The file in the home by which a command of a newer version asks the server to end when no session is open.
 pub(crate) const HANDOVER: &str = "handover";
 
+/// The file in the home with the version of the server that runs there.
+pub(crate) const RUNS: &str = "version";
+
 /// Time that the server stays without a session.
 const IDLE_EXIT: Duration = Duration::from_secs(600);
 
@@ -125,6 +128,8 @@ async fn serve(home: &ServerDir, kept: Kept) -> Result<(), Failure> {
     // The request was for the server before.
     let handover = home.dir().join(HANDOVER);
     _ = std::fs::remove_file(&handover);
+    // Without it, commands ask the server.
+    _ = std::fs::write(home.dir().join(RUNS), env!("CARGO_PKG_VERSION"));
     let unwritable = |error| {
         let log = home.dir().join(serverlog::LOG);
         Failure::new(Code::Internal, format!("cannot write {}: {error}", log.display()))
