@@ -13,8 +13,9 @@ use std::io::{IsTerminal, PipeWriter};
 use std::process::Command;
 use std::time::Duration;
 
-use lockkeeper::{Holding, Lockkeeper, Loss};
+use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::Preemption;
+use lockkeeper_hold::HeldLock;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
@@ -245,23 +246,20 @@ impl Supervised {
 
 /// Sets the variables that describe the hold, with one line for each lock, in the order of their paths.
 fn tell_of_the_hold(command: &mut Command, guard: Held<'_>) {
-    if guard.holdings().is_empty() {
+    let locks = guard.locks();
+    if locks.is_empty() {
         // Variables in our own environment belong to another lock.
         for name in ["LOCKKEEPER_PATH", "LOCKKEEPER_NODE", "LOCKKEEPER_TOKEN"] {
             command.env_remove(name);
         }
         return;
     }
-    let lines = |line: fn(&Holding) -> String| guard.holdings().iter().map(line).collect::<Vec<_>>().join("\n");
-    command.env("LOCKKEEPER_PATH", lines(|holding| holding.path().to_owned()));
-    command.env("LOCKKEEPER_NODE", lines(Holding::node));
-    nested::tell_held(command, guard);
-    let tokens = guard.holdings().iter().map(Holding::fencing_token).collect::<Option<Vec<_>>>();
-    match tokens {
-        Some(tokens) => {
-            let tokens: Vec<_> = tokens.iter().map(ToString::to_string).collect();
-            command.env("LOCKKEEPER_TOKEN", tokens.join("\n"))
-        }
+    let lines = |line: fn(&HeldLock) -> &str| locks.iter().map(line).collect::<Vec<_>>().join("\n");
+    command.env("LOCKKEEPER_PATH", lines(|lock| &lock.path));
+    command.env("LOCKKEEPER_NODE", lines(|lock| &lock.node));
+    nested::tell_held(command, &locks);
+    match locks.iter().map(|lock| lock.token.as_deref()).collect::<Option<Vec<_>>>() {
+        Some(tokens) => command.env("LOCKKEEPER_TOKEN", tokens.join("\n")),
         // A token in our own environment belongs to another lock.
         None => command.env_remove("LOCKKEEPER_TOKEN"),
     };

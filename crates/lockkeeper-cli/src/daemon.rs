@@ -85,10 +85,15 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 
 /// Detaches from the command that started this process. Nothing else runs in this process yet.
 pub(crate) fn detach() -> Result<(), Failure> {
+    std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
+    leave_session()
+}
+
+/// The same, in the directory where this process is.
+pub(crate) fn leave_session() -> Result<(), Failure> {
     name();
     // It fails only for the leader of a group. The starter does not make this process one.
     _ = rustix::process::setsid();
-    std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
     // The starter may have inherited descriptors itself: of a lock file, or of a pipe that another program reads to its
     // end.
     // On Linux, /dev/fd is a link to the first, which a small root may lack.

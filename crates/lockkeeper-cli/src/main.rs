@@ -30,6 +30,7 @@ mod held;
 mod inherited;
 mod inquiry;
 mod jobsview;
+mod keepers;
 mod launcher;
 mod letters;
 #[cfg(feature = "top")]
@@ -70,6 +71,7 @@ use crate::args::Args;
 use crate::exit::Failure;
 use crate::output::Printer;
 use crate::verb::Context;
+use crate::verbs::acquire::keeper;
 use crate::verbs::{Verb, completions};
 
 fn main() -> ExitCode {
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Some(word) if word == launcher::WORD => return launcher::exec(words),
         Some(word) if word == daemon::WORD => return daemon::main(words),
         Some(word) if word == watchdog::WORD => return watchdog::main(words),
+        Some(word) if word == keeper::WORD => return keeper::main(words),
         Some(word) if word == completions::WORD => return completions::main(words, args::definitions),
         _ => {}
     }

@@ -12,14 +12,14 @@ use futures_util::StreamExt;
 use futures_util::stream::select_all;
 use lockkeeper::admin::{LockInfo, SessionId};
 use lockkeeper::error::AcquireError;
-use lockkeeper::{Holding, LockPath, Lockkeeper, Loss};
+use lockkeeper::{LockPath, Lockkeeper, Loss};
+use lockkeeper_hold::HeldLock;
 use lockkeeper_observe::deadlock;
 use tokio::time::timeout;
 
 use crate::advice::Suggested;
 use crate::broken;
 use crate::exit::{Code, Failure};
-use crate::held::Held;
 use crate::settings;
 use crate::waiting::{looks, own_place};
 
@@ -28,9 +28,9 @@ const HELD: &str = "LOCKKEEPER_HELD";
 
 const REMEDY: &str = "the command holds the lock already: leave out the inner lockkeeper run, or give it another lock";
 
-/// Sets the variable for a command: the nodes of this guard, and those of outer commands.
-pub(crate) fn tell_held(command: &mut Command, guard: Held<'_>) {
-    let nodes = held().into_iter().chain(guard.holdings().iter().map(Holding::node));
+/// Sets the variable for a command: the nodes of these locks, and those of outer commands.
+pub(crate) fn tell_held(command: &mut Command, locks: &[HeldLock]) {
+    let nodes = held().into_iter().chain(locks.iter().map(|lock| lock.node.clone()));
     command.env(HELD, nodes.collect::<Vec<_>>().join("\n"));
 }
 

@@ -37,6 +37,12 @@ pub(crate) enum Code {
 }
 
 impl Code {
+    /// Returns the code with this exit status that another process of lockkeeper ended with.
+    pub(crate) fn of(status: u8) -> Option<Self> {
+        let all = [Code::Usage, Code::Unreachable, Code::Internal, Code::NotAcquired, Code::Lost, Code::Refused];
+        all.into_iter().find(|code| code.status() == status)
+    }
+
     /// Returns the exit status.
     pub(crate) const fn status(self) -> u8 {
         match self {

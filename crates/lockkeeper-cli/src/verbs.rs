@@ -4,6 +4,7 @@
 //! its row with the group of the help that it belongs to (of 24 lines: alike verbs share one, see `ALIKE`), and its page in docs/commands,
 //! with empty tables that `LOCKKEEPER_BLESS=1 cargo test --bin lockkeeper -- tables` fills, and a line of docs/SUMMARY.md.
 
+pub(crate) mod acquire;
 pub(crate) mod admin;
 pub(crate) mod breaking;
 pub(crate) mod completions;
@@ -14,11 +15,13 @@ pub(crate) mod doctor;
 pub(crate) mod fence;
 pub(crate) mod history;
 pub(crate) mod hold;
+pub(crate) mod holds;
 pub(crate) mod jobs;
 pub(crate) mod lead;
 pub(crate) mod list;
 pub(crate) mod man;
 pub(crate) mod observe;
+pub(crate) mod release;
 pub(crate) mod requests;
 pub(crate) mod revoke;
 pub(crate) mod run;
@@ -28,6 +31,7 @@ pub(crate) mod show;
 #[cfg(feature = "top")]
 pub(crate) mod top;
 pub(crate) mod why;
+pub(crate) mod withhold;
 
 use crate::args::connect::ConnectArgs;
 use crate::exit::Failure;
@@ -56,13 +60,15 @@ impl Group {
 }
 
 /// Verbs that share a line of the help, which fits a small terminal.
-const ALIKE: [(&[&str], &str); 7] = [
+const ALIKE: [(&[&str], &str); 9] = [
+    (&["acquire", "release", "with-hold", "holds"], "Hold a lock over several commands"),
     (&["list", "top"], "List the locks in use, once or as they change"),
     (&["show", "why"], "Show who holds a lock and who waits, and what you can do"),
     (&["deadlocks", "doctor"], "Find rings of waits, and trouble of servers, locks and jobs"),
     (&["revoke", "break"], "Ask the holders of a lock to release it, or remove one"),
     (&["jobs", "dlq"], "Show jobs and their runs, and commands that got no lock"),
     (&["serve", "server"], "Run the embedded server; show, stop or back it up"),
+    (&["admin", "config"], "Set up and tidy up servers; print every setting"),
     (&["completions", "man"], "Print a script for a shell's completion, or a manual page"),
 ];
 
@@ -81,7 +87,9 @@ pub(crate) fn overview() -> String {
             let names: Vec<_> = rows.iter().map(|(name, _)| name.clone()).filter(|name| is_named(name)).collect();
             // One of them may be missing in this build.
             let about = alike.filter(|_| names.len() > 1).map_or(*about, |(_, about)| about);
-            text += &format!("  {:<18} {about}\n", names.join(", "));
+            // A blank more, if they are too long for the column.
+            let names_text = names.join(", ") + " ";
+            text += &format!("  {names_text:<18} {about}\n");
             rows.retain(|(name, _)| !names.contains(name));
         }
     }
@@ -90,7 +98,7 @@ pub(crate) fn overview() -> String {
 
 /// Returns the verbs of the group of a verb, without it.
 pub(crate) fn neighbours(verb: &str) -> Vec<String> {
-    let group = ROWS.iter().find(|(_, name, _)| name.eq_ignore_ascii_case(verb)).map(|(group, ..)| *group);
+    let group = ROWS.iter().find(|(_, name, _)| hyphenated(name) == verb).map(|(group, ..)| *group);
     let all = group.into_iter().flat_map(of).map(|(name, _)| name);
     all.filter(|name| name != verb).collect()
 }
@@ -98,7 +106,19 @@ pub(crate) fn neighbours(verb: &str) -> Vec<String> {
 /// Returns the name of each verb of a group, and what it does.
 fn of(group: Group) -> impl Iterator<Item = (String, &'static str)> {
     let rows = ROWS.iter().filter(move |(of, ..)| *of == group);
-    rows.map(|(_, name, about)| (name.to_lowercase(), about.trim()))
+    rows.map(|(_, name, about)| (hyphenated(name), about.trim()))
+}
+
+/// `WithHold` is `with-hold`.
+fn hyphenated(name: &str) -> String {
+    let mut text = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !text.is_empty() {
+            text.push('-');
+        }
+        text.extend(letter.to_lowercase());
+    }
+    text
 }
 
 /// Makes the enum of the verbs from rows: the text of the help, the name, the options, and the group.
@@ -148,6 +168,14 @@ verbs! {
     Fence(fence::FenceArgs) in Run;
     /// Hold a lock for the program that starts this, in JSON lines
     Hold(hold::HoldArgs) in Run;
+    /// Hold a lock after this command, until release or an end that is set
+    Acquire(acquire::AcquireArgs) in Run;
+    /// End a hold of acquire
+    Release(release::ReleaseArgs) in Run;
+    /// Run a command under a hold of acquire
+    WithHold(withhold::WithHoldArgs) in Run;
+    /// List your holds of acquire
+    Holds(holds::HoldsArgs) in Run;
     /// List the locks that have holders or waiters
     [command(aliases = ["ls", "ps"])]
     List(list::ListArgs) in Look;

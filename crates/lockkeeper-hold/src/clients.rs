@@ -1,12 +1,14 @@
 //! The connections of the clients: lines in, lines out, within limits.
 
 use std::collections::{HashMap, VecDeque};
+use std::future::pending;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::conversation::{ClientId, To};
 use crate::protocol::{BadLine, Event, MAX_LINE, Word, parse};
@@ -23,6 +25,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// What a client says.
 #[derive(Clone, Debug)]
 pub(crate) enum Said {
+    Came,
     Word(Result<Word, BadLine>),
     /// Its words have ended; it may still read. Or it does not read, and is told nothing more.
     Left,
@@ -38,12 +41,22 @@ pub struct Clients {
     says: mpsc::Sender<(ClientId, Said)>,
     writers: JoinSet<()>,
     count: u64,
+    /// Where more clients come from.
+    listener: Option<UnixListener>,
 }
 
 impl Default for Clients {
     fn default() -> Self {
         let (says, said) = mpsc::channel(UNHEARD);
-        Clients { open: HashMap::new(), left: VecDeque::new(), said, says, writers: JoinSet::new(), count: 0 }
+        Clients {
+            open: HashMap::new(),
+            left: VecDeque::new(),
+            said,
+            says,
+            writers: JoinSet::new(),
+            count: 0,
+            listener: None,
+        }
     }
 }
 
@@ -78,6 +91,11 @@ impl Clients {
         client
     }
 
+    /// Lets more clients of this user come by a socket. It stays when the hold is over.
+    pub fn listen(&mut self, listener: UnixListener) {
+        self.listener = Some(listener);
+    }
+
     /// Returns the clients that are there.
     pub(crate) fn all(&self) -> Vec<ClientId> {
         let mut all: Vec<_> = self.open.keys().copied().collect();
@@ -90,7 +108,14 @@ impl Clients {
         if let Some(client) = self.left.pop_front() {
             return (client, Said::Left);
         }
-        self.said.recv().await.expect("one sender is kept here")
+        tokio::select! {
+            biased;
+            said = self.said.recv() => said.expect("one sender is kept here"),
+            stream = accept(self.listener.as_ref()) => {
+                let (input, output) = stream.into_split();
+                (self.add(input, output), Said::Came)
+            }
+        }
     }
 
     pub(crate) fn tell(&mut self, to: To, event: &Event) {
@@ -111,6 +136,20 @@ impl Clients {
         self.open.clear();
         _ = timeout(LAST_LINES, async { while self.writers.join_next().await.is_some() {} }).await;
     }
+}
+
+/// Waits for another client of this user. Without a listener, for ever. Dropping the future loses no client.
+async fn accept(listener: Option<&UnixListener>) -> UnixStream {
+    let own = rustix::process::geteuid().as_raw();
+    while let Some(listener) = listener {
+        match listener.accept().await {
+            Ok((stream, _)) if stream.peer_cred().is_ok_and(|peer| peer.uid() == own) => return stream,
+            Ok(_) => {}
+            // Too many open files, for example: nobody else can come until some are closed.
+            Err(_) => sleep(LAST_LINES).await,
+        }
+    }
+    pending().await
 }
 
 /// Writes the lines until there are no more, or the reader has gone.

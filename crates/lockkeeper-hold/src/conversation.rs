@@ -15,6 +15,20 @@ use crate::protocol::{BadLine, Event, HeldLock, Word};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub(crate) u64);
 
+/// What a hold is bound to: it ends with that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// To this client.
+    To(ClientId),
+    /// To something else, which the text describes for people. The wait is bound to the client that has asked for the lock.
+    Otherwise {
+        /// The client that has asked for the lock.
+        starter: ClientId,
+        /// The text.
+        bond: String,
+    },
+}
+
 /// Who is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum To {
@@ -33,6 +47,7 @@ pub(crate) enum Happened {
     },
     Acquired {
         locks: Vec<HeldLock>,
+        session_timeout: Duration,
         valid_until: Duration,
     },
     /// The locks will not be held: the event says why.
@@ -79,7 +94,7 @@ pub(crate) enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Waiting { last: Option<Event> },
-    Held { locks: Vec<HeldLock>, suspected: bool },
+    Held { locks: Vec<HeldLock>, session_timeout: Duration, suspected: bool },
     Releasing,
     Over,
 }
@@ -88,8 +103,7 @@ enum Phase {
 #[derive(Clone, Debug)]
 pub(crate) struct Conversation {
     phase: Phase,
-    /// The client whose end is the end of the hold.
-    bound_to: Option<ClientId>,
+    bound: Bound,
     /// The latest time that the clients were told.
     valid_until: Duration,
     /// The requests that are not answered, for clients that come later.
@@ -97,14 +111,15 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Begins with a wait. The hold ends when `bound_to` leaves.
-    pub(crate) const fn new(bound_to: Option<ClientId>) -> Self {
-        Conversation { phase: Phase::Waiting { last: None }, bound_to, valid_until: Duration::ZERO, asked: Vec::new() }
+    /// Begins with a wait.
+    pub(crate) const fn new(bound: Bound) -> Self {
+        Conversation { phase: Phase::Waiting { last: None }, bound, valid_until: Duration::ZERO, asked: Vec::new() }
     }
 
     /// Decides what follows.
     pub(crate) fn handle(&mut self, happened: Happened) -> Vec<Step> {
         let all = |event| vec![Step::Tell(To::All, event)];
+        let ends_the_bond = matches!(&happened, Happened::Left(client) if self.is_bound_to(*client));
         match (&mut self.phase, happened) {
             (Phase::Over, _) => Vec::new(),
             (_, Happened::Came(client)) => self.greet(client),
@@ -116,10 +131,10 @@ impl Conversation {
                 *last = Some(event.clone());
                 all(event)
             }
-            (Phase::Waiting { .. }, Happened::Acquired { locks, valid_until }) => {
+            (Phase::Waiting { .. }, Happened::Acquired { locks, session_timeout, valid_until }) => {
                 self.valid_until = valid_until;
-                let event = Event::acquired(&locks, nanoseconds(valid_until));
-                self.phase = Phase::Held { locks, suspected: false };
+                let event = acquired(&locks, session_timeout, valid_until);
+                self.phase = Phase::Held { locks, session_timeout, suspected: false };
                 all(event)
             }
             (Phase::Waiting { .. } | Phase::Releasing, Happened::NotAcquired(event)) => self.end(event),
@@ -151,9 +166,7 @@ impl Conversation {
             }
             (Phase::Held { .. }, Happened::Wanted) => all(Event::Wanted),
             (Phase::Waiting { .. } | Phase::Held { .. }, Happened::BondEnded) => self.release(false),
-            (Phase::Waiting { .. } | Phase::Held { .. }, Happened::Left(client)) if self.bound_to == Some(client) => {
-                self.release(false)
-            }
+            (Phase::Waiting { .. } | Phase::Held { .. }, Happened::Left(_)) if ends_the_bond => self.release(false),
             (_, Happened::Said(client, Err(bad))) => tell_error(client, bad.message, &bad.hint),
             (_, Happened::Said(client, Ok(word))) => self.obey(client, word),
             (Phase::Held { .. }, Happened::Verified { client, valid_until, problem: None }) => {
@@ -173,18 +186,30 @@ impl Conversation {
 
     /// Tells a client that comes what the others know.
     fn greet(&self, client: ClientId) -> Vec<Step> {
-        let mut events = vec![Event::hello()];
+        let bond = match &self.bound {
+            Bound::To(_) => None,
+            Bound::Otherwise { bond, .. } => Some(bond.clone()),
+        };
+        let mut events = vec![Event::hello(bond)];
         match &self.phase {
             Phase::Waiting { last } => events.extend(last.clone()),
-            Phase::Held { locks, suspected } => {
+            Phase::Held { locks, session_timeout, suspected } => {
                 let valid_until_ns = nanoseconds(self.valid_until);
-                events.push(Event::acquired(locks, valid_until_ns));
+                events.push(acquired(locks, *session_timeout, self.valid_until));
                 events.extend(suspected.then_some(Event::Suspected { valid_until_ns }));
                 events.extend(self.asked.iter().cloned());
             }
             Phase::Releasing | Phase::Over => {}
         }
         events.into_iter().map(|event| Step::Tell(To::One(client), event)).collect()
+    }
+
+    /// Whether the end of this client is that of the hold, or of the wait.
+    fn is_bound_to(&self, client: ClientId) -> bool {
+        match &self.bound {
+            Bound::To(one) => *one == client,
+            Bound::Otherwise { starter, .. } => *starter == client && matches!(self.phase, Phase::Waiting { .. }),
+        }
     }
 
     fn obey(&mut self, client: ClientId, word: Word) -> Vec<Step> {
@@ -221,6 +246,11 @@ impl Conversation {
         self.phase = Phase::Over;
         vec![Step::Tell(To::All, event), Step::End]
     }
+}
+
+fn acquired(locks: &[HeldLock], session_timeout: Duration, valid_until: Duration) -> Event {
+    let session_timeout_ms = u64::try_from(session_timeout.as_millis()).unwrap_or(u64::MAX);
+    Event::acquired(locks, session_timeout_ms, nanoseconds(valid_until))
 }
 
 fn is_about(asked: &Event, lock: &str) -> bool {

@@ -8,11 +8,11 @@ use futures_util::future::{FutureExt, select_all};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use lockkeeper::error::VerifyError;
 use lockkeeper::guard::HoldState;
-use lockkeeper::{Loss, MultiGuard, Revocation};
+use lockkeeper::{Holding, Loss, MultiGuard, Revocation};
 
 use crate::clients::{Clients, Said};
 use crate::clock::now;
-use crate::conversation::{ClientId, Conversation, Happened, Step};
+use crate::conversation::{Bound, ClientId, Conversation, Happened, Step};
 use crate::protocol::{Event, HeldLock};
 
 /// The queue ahead of a wait.
@@ -86,7 +86,7 @@ enum Next {
 /// Acquires locks for clients that speak the protocol, tells them until when the hold may be trusted, and releases it. Returns when the
 /// hold is over and the clients had a second to read that, with the event that they were told last.
 ///
-/// The hold ends when a client releases it, when `bound_to` leaves, when `bond` resolves, or when it is lost.
+/// The hold ends when a client releases it, when the client that it is bound to leaves, when `bond` resolves, or when it is lost.
 ///
 /// # Cost
 ///
@@ -98,11 +98,11 @@ enum Next {
 pub async fn keep(
     locks: &mut impl Locks,
     waits: impl Stream<Item = Ahead> + Unpin,
-    (clients, bound_to): (Clients, Option<ClientId>),
+    (clients, bound): (Clients, Bound),
     bond: impl Future<Output = ()>,
 ) -> LastEvent {
     let bond = pin!(bond);
-    let talk = Conversation::new(bound_to);
+    let talk = Conversation::new(bound);
     let others = Others { clients, bond, bond_is_over: false };
     let mut parts = Parts { talk, others, waits, last: Event::Released { message: None } };
     parts.greet();
@@ -136,6 +136,7 @@ impl<B: Future<Output = ()>> Others<'_, B> {
                 Happened::BondEnded
             }
             (client, said) = self.clients.next() => match said {
+                Said::Came => Happened::Came(client),
                 Said::Word(word) => Happened::Said(client, word),
                 Said::Left => Happened::Left(client),
             },
@@ -202,7 +203,8 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
     async fn hold(&mut self, locks: &mut impl Locks, guard: MultiGuard) -> Held {
         locks.trusted(&guard);
         let held: Vec<HeldLock> = guard.holdings().iter().map(HeldLock::from).collect();
-        self.handle(Happened::Acquired { locks: held, valid_until: valid_until(&guard) });
+        let session_timeout = guard.holdings().iter().map(Holding::session_timeout).min().unwrap_or_default();
+        self.handle(Happened::Acquired { locks: held, session_timeout, valid_until: valid_until(&guard) });
         match self.until_over(locks, &guard).await {
             Next::MakeWay => Held::MakesWay(guard),
             Next::Release { is_asked } => {

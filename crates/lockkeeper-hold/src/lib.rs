@@ -5,9 +5,11 @@ mod clock;
 mod conversation;
 mod keep;
 mod protocol;
+mod remote;
 
 pub use self::clients::Clients;
 pub use self::clock::now;
-pub use self::conversation::ClientId;
+pub use self::conversation::{Bound, ClientId};
 pub use self::keep::{Ahead, LastEvent, Locks, keep};
 pub use self::protocol::{BadLine, Event, HeldLock, MAX_LINE, PROTOCOL, Word, parse};
+pub use self::remote::{Remote, Seen};

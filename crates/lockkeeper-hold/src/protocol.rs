@@ -20,6 +20,9 @@ pub enum Event {
         protocol: u32,
         /// The program that holds the lock, with its version.
         program: String,
+        /// What the hold is bound to, for people, if it is not bound to this client.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bond: Option<String>,
     },
     /// The lock is not held yet. It comes again when the queue ahead changes.
     Waiting {
@@ -38,6 +41,8 @@ pub enum Event {
         /// The only one, again.
         #[serde(flatten)]
         only: Option<HeldLock>,
+        /// The timeout of the session that holds them, in milliseconds. A heartbeat is due each fifth of it.
+        session_timeout_ms: u64,
         /// Until when the hold may be trusted, by [`now`](crate::now), in nanoseconds.
         valid_until_ns: u64,
     },
@@ -123,17 +128,17 @@ impl From<&Holding> for HeldLock {
 
 impl Event {
     /// Returns the first line of this program.
-    pub(crate) fn hello() -> Self {
+    pub(crate) fn hello(bond: Option<String>) -> Self {
         let program = format!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
-        Event::Hello { protocol: PROTOCOL, program }
+        Event::Hello { protocol: PROTOCOL, program, bond }
     }
 
-    pub(crate) fn acquired(locks: &[HeldLock], valid_until_ns: u64) -> Self {
+    pub(crate) fn acquired(locks: &[HeldLock], session_timeout_ms: u64, valid_until_ns: u64) -> Self {
         let only = match locks {
             [only] => Some(only.clone()),
             _ => None,
         };
-        Event::Acquired { locks: locks.to_vec(), only, valid_until_ns }
+        Event::Acquired { locks: locks.to_vec(), only, session_timeout_ms, valid_until_ns }
     }
 
     pub(crate) fn asked(path: &str, request: &Revocation) -> Self {
@@ -254,10 +259,10 @@ mod tests {
     fn the_fields_of_the_only_lock_are_beside_the_list() {
         let lock =
             |path: &str| HeldLock { path: path.to_owned(), node: format!("{path}/n-1"), token: Some("7".to_owned()) };
-        let one = Event::acquired(&[lock("/a")], 9);
-        let text = r#"{"event":"acquired","locks":[{"path":"/a","node":"/a/n-1","token":"7"}],"path":"/a","node":"/a/n-1","token":"7","valid_until_ns":9}"#;
+        let one = Event::acquired(&[lock("/a")], 30_000, 9);
+        let text = r#"{"event":"acquired","locks":[{"path":"/a","node":"/a/n-1","token":"7"}],"path":"/a","node":"/a/n-1","token":"7","session_timeout_ms":30000,"valid_until_ns":9}"#;
         assert_eq!(one.line().trim_end(), text);
-        let two = Event::acquired(&[lock("/a"), lock("/b")], 9);
+        let two = Event::acquired(&[lock("/a"), lock("/b")], 30_000, 9);
         for event in [one, two] {
             assert_eq!(serde_json::from_str::<Event>(&event.line()).unwrap(), event);
         }

@@ -379,10 +379,10 @@ fn instead(words: &[OsString]) -> Option<Failure> {
     };
     let failure = Failure::new(Code::Usage, format!("there is no verb {typed:?}"));
     Some(match typed {
-        "lock" | "acquire" | "take" | "exec" | "flock" | "wait" => {
+        "lock" | "take" | "exec" | "flock" | "wait" => {
             failure.advise("run a command under the lock", run(about("run", name.as_ref())))
         }
-        "unlock" | "release" | "free" => failure
+        "unlock" | "free" => failure
             .hint("a lock is released when the command under it ends")
             .advise("ask its holder", about("revoke", name.as_ref()))
             .advise("take it from its holder", about("break", name.as_ref()).with(["--reason", "WHY"])),

@@ -118,7 +118,7 @@ impl<'a> Attended<'a> {
                 () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => Wake::Due,
                 () = withdrawn(self.terms.preemption.as_ref()), if self.supervision.is_wanted() => Wake::Withdrawn,
                 signal = signals.next() => Wake::Signal(signal),
-                () = renewed(guard) => Wake::Renewed,
+                () = guard.renewed() => Wake::Renewed,
                 found = async { self.breaks.as_mut().expect("checked").await }, if self.breaks.is_some() => Wake::Found(found),
             };
             match wake {
@@ -177,7 +177,8 @@ impl<'a> Attended<'a> {
             (false, true) => "; the watchdog has stopped the command",
             (false, false) => "; stopping the command",
         };
-        let path = self.guard.holdings().iter().find(|holding| !holding.is_held()).map_or("", |lost| lost.path());
+        let lost = self.guard.holdings().iter().find(|holding| !holding.is_held()).map(|lost| lost.path().to_owned());
+        let path = lost.or_else(|| Some(self.guard.locks().first()?.path.clone())).unwrap_or_default();
         self.printer.note(&match overslept {
             // A break in the meantime would be the true cause. Its author is printed when the records have been read.
             Some(pause) => format!("{pause}, and lock {path} is lost{and}"),
@@ -346,8 +347,10 @@ impl<'a> Attended<'a> {
 
 /// `lock /locks/nightly`; of several locks, the first that ends.
 pub(super) fn locks(guard: Held<'_>) -> String {
-    let first = guard.holdings().iter().min_by_key(|holding| holding.valid_for());
-    format!("lock {}", first.map_or("", |holding| holding.path()))
+    match guard.holdings().iter().min_by_key(|holding| holding.valid_for()) {
+        Some(first) => format!("lock {}", first.path()),
+        None => format!("lock {}", guard.locks().first().map_or("", |lock| &lock.path)),
+    }
 }
 
 /// Returns in a few words why the command is stopped.
@@ -357,14 +360,6 @@ pub(super) fn reason(guard: Held<'_>, state: HoldState) -> &'static str {
         HoldState::Suspected => "the connection is lost",
         _ if leased => "its lease ends",
         _ => "no server answers",
-    }
-}
-
-/// Resolves when the trust in the first lock is renewed. Dropping the future loses nothing.
-async fn renewed(guard: Held<'_>) {
-    match guard.holdings().first() {
-        Some(holding) => holding.renewed().await,
-        None => std::future::pending().await,
     }
 }
 

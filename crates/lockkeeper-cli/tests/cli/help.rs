@@ -139,7 +139,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
-    let cases: [(&[&str], &str); 68] = [
+    let cases: [(&[&str], &str); 67] = [
         (&["jobs", "resolve", "a"], "<--again|--accept>"),
         (&["run", "a", "--nowait", "--", "b"], "hint: write --try\n"),
         (&["run", "a", "-n", "--", "b"], "hint: write --try\n"),
@@ -178,7 +178,6 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["acquire", "a", "--try", "--", "echo", "$x"], " -- echo '$x'\n"),
         (&["unlock", "a"], "ask its holder: lockkeeper revoke a --"),
         (&["unlock"], "take it from its holder: lockkeeper break NAME --"),
-        (&["release", "a"], "a lock is released when the command under it ends"),
         (&["log"], " --broken\n"),
         (&["log", "a"], "see the last holds: lockkeeper history a --"),
         (&["log", "a"], "list the runs of a job: lockkeeper jobs a --"),
@@ -205,7 +204,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
         (&["jobs", "run", "a"], "run a command as a job: lockkeeper run a --once-per day --"),
         (&["jobs", "history", "a"], "list its runs: lockkeeper jobs a --"),
         (&["jobs", "show", "a"], "see that job: lockkeeper jobs a --"),
-        (&["list", "--reason", "x"], "hint: --reason is an option of run, fence, hold, revoke, break, "),
+        (&["list", "--reason", "x"], "hint: --reason is an option of run, fence, hold, acquire, revoke, break, "),
         (&["list", "--verbose"], "hint: --verbose is an option of run\n"),
         (&["list", "--all"], "too: lockkeeper list /\n"),
         (&["jobs", "--all"], "it shows all jobs: lockkeeper jobs\n"),

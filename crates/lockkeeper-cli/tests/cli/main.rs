@@ -35,6 +35,7 @@ mod jobs_killed;
 mod jobs_pictures;
 #[cfg(all(feature = "kafka", deep))]
 mod kafka;
+mod keeping;
 mod kinds;
 mod leading;
 mod leasing;

@@ -14,6 +14,7 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_PATH",
     "LOCKKEEPER_NODE",
     "LOCKKEEPER_HELD",
+    "LOCKKEEPER_HOLD",
     "LOCKKEEPER_SLOT",
 ];
 

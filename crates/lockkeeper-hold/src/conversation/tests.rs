@@ -12,7 +12,7 @@ fn lock() -> HeldLock {
 }
 
 fn acquired() -> Happened {
-    Happened::Acquired { locks: vec![lock()], valid_until: seconds(30) }
+    Happened::Acquired { locks: vec![lock()], session_timeout: seconds(30), valid_until: seconds(30) }
 }
 
 fn asked(reason: &str) -> Happened {
@@ -27,7 +27,7 @@ fn said(word: Word) -> Happened {
 
 /// A conversation that holds until 30 s, bound to its first client.
 fn held() -> Conversation {
-    let mut talk = Conversation::new(Some(ONE));
+    let mut talk = Conversation::new(Bound::To(ONE));
     talk.handle(Happened::Came(ONE));
     talk.handle(acquired());
     talk
@@ -47,13 +47,13 @@ fn is_error(steps: Vec<Step>, what: &str) -> bool {
 
 #[test]
 fn a_wait_is_told_when_it_changes_and_ends_with_the_grant() {
-    let mut talk = Conversation::new(Some(ONE));
+    let mut talk = Conversation::new(Bound::To(ONE));
     assert!(matches!(&told(talk.handle(Happened::Came(ONE)))[..], [Event::Hello { protocol: 1, .. }]));
     let waits = |ahead| Happened::Waits { path: "/locks/a".to_owned(), ahead, holder: Some("build@ci-7".to_owned()) };
     assert_eq!(told(talk.handle(waits(2))).len(), 1);
     assert_eq!(told(talk.handle(waits(2))), []);
     assert_eq!(told(talk.handle(waits(1))).len(), 1);
-    assert_eq!(told(talk.handle(acquired())), [Event::acquired(&[lock()], 30_000_000_000)]);
+    assert_eq!(told(talk.handle(acquired())), [Event::acquired(&[lock()], 30_000, 30_000_000_000)]);
     assert_eq!(told(talk.handle(waits(0))), [], "of a wait that is over");
 }
 
@@ -121,11 +121,14 @@ fn a_release_is_asked_for_once_and_told_when_it_is_confirmed() {
 
 #[test]
 fn a_release_ends_a_wait_and_another_client_does_not_end_a_hold_that_is_bound_to_one() {
-    let mut talk = Conversation::new(Some(ONE));
+    let mut talk = Conversation::new(Bound::To(ONE));
     assert_eq!(talk.handle(Happened::Left(TWO)), []);
     assert_eq!(talk.handle(said(Word::Release)), [Step::Release { is_asked: true }]);
     assert_eq!(talk.handle(acquired()), [], "it came too late, and is released");
-    let mut talk = Conversation::new(None);
+    let mut talk = Conversation::new(Bound::Otherwise { starter: ONE, bond: "for 8h".to_owned() });
+    let greeting = told(talk.handle(Happened::Came(ONE)));
+    assert!(matches!(&greeting[..], [Event::Hello { bond: Some(bond), .. }] if bond == "for 8h"), "{greeting:?}");
+    assert_eq!(talk.clone().handle(Happened::Left(ONE)), [Step::Release { is_asked: false }], "nobody waits for it");
     talk.handle(acquired());
     assert_eq!(talk.handle(Happened::Left(ONE)), []);
 }
@@ -138,7 +141,7 @@ fn a_request_is_told_and_refused_once() {
     assert_eq!(told(talk.handle(asked("deploy")))[..], std::slice::from_ref(&event)[..]);
     // A client that comes later knows what the others know.
     let greeted = told(talk.handle(Happened::Came(TWO)));
-    assert_eq!(greeted[1..], [Event::acquired(&[lock()], 30_000_000_000), event]);
+    assert_eq!(greeted[1..], [Event::acquired(&[lock()], 30_000, 30_000_000_000), event]);
     assert_eq!(talk.handle(said(Word::Refuse { why: "busy".to_owned() })), [Step::Refuse("busy".to_owned())]);
     assert!(is_error(talk.handle(said(Word::Refuse { why: "busy".to_owned() })), "nobody asks"));
 }
@@ -149,9 +152,9 @@ fn a_client_that_makes_way_waits_again() {
     assert_eq!(told(talk.handle(Happened::Wanted)), [Event::Wanted]);
     assert_eq!(talk.handle(said(Word::MakeWay)), [Step::MakeWay]);
     assert!(is_error(talk.handle(said(Word::Check)), "is not held"));
-    let again = Happened::Acquired { locks: vec![lock()], valid_until: seconds(20) };
+    let again = Happened::Acquired { locks: vec![lock()], session_timeout: seconds(30), valid_until: seconds(20) };
     // The time of the hold before counts no more.
-    assert_eq!(told(talk.handle(again)), [Event::acquired(&[lock()], 20_000_000_000)]);
+    assert_eq!(told(talk.handle(again)), [Event::acquired(&[lock()], 30_000, 20_000_000_000)]);
     assert_eq!(told(talk.handle(Happened::Renewed { valid_until: seconds(25) })).len(), 1);
 }
 

@@ -249,9 +249,10 @@ fn cell(text: &str) -> String {
 }
 
 /// Variables that are not settings, beside those of a command under a lock.
-const OTHERS: [(&str, &str); 4] = [
+const OTHERS: [(&str, &str); 5] = [
     ("LOCKKEEPER_CONFIG", "`--config`"),
     ("LOCKKEEPER_PROPERTIES", "`--properties`, with `:` between several"),
+    ("LOCKKEEPER_HOLD", "the hold of `release` and `with-hold`; `acquire --shell` sets it"),
     ("LOCKKEEPER_IDLE_EXIT", "how long this user's server stays without a session; read when it is started"),
     (
         "LOCKKEEPER_LOG",

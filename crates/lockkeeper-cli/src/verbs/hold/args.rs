@@ -1,9 +1,12 @@
 //! The options of `lockkeeper hold`.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
+use crate::advice::Suggested;
 use crate::args::common::Common;
 use crate::args::values::duration;
+use crate::exit::Failure;
 use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
 use crate::verbs::run::args::{JobSignal, KindArgs, LockArgs, RunArgs, parse_run};
 use crate::verbs::run::lease::LeaseArgs;
@@ -89,6 +92,18 @@ pub(crate) struct HoldArgs {
     /// The lease.
     #[command(flatten)]
     pub leased: LeaseArgs,
+    /// A command, which only run takes: without this, its words would be locks.
+    #[arg(last = true, hide = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Refuses a command behind the names: this verb runs none.
+pub(crate) fn check_no_command(verb: &str, names: &[String], command: &[OsString]) -> Result<(), Failure> {
+    if command.is_empty() {
+        return Ok(());
+    }
+    let run = Suggested::new(["run"]).with(names).running(command);
+    Err(Failure::new(Code::Usage, format!("{verb} runs no command")).advise("run it under the lock", run))
 }
 
 impl HoldArgs {

@@ -17,7 +17,7 @@ use crate::watchdog::{self, Watchdog};
 const SURVIVORS: Duration = Duration::from_millis(10);
 
 /// A process group that ends in time before the next holder of the locks can begin, as the command of `run` does.
-pub(super) struct EndWith {
+pub(crate) struct EndWith {
     group: Pid,
     /// While the locks are held.
     guarded: Option<(Supervision, Watchdog)>,

@@ -3,17 +3,20 @@
 pub(crate) mod args;
 mod ending;
 
+use std::fs::File;
 use std::io::IsTerminal;
 
 use futures_util::stream::poll_fn;
 use lockkeeper::{Loss, MultiGuard};
-use lockkeeper_hold::{Clients, Event, Locks, keep};
+use lockkeeper_hold::{Ahead, Bound, Clients, Event, Locks, keep};
 use lockkeeper_letters::retry::Cause;
 use rustix::process::{Signal, getppid};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedSender};
 
 pub(crate) use self::args::HoldArgs;
-use self::ending::{EndWith, shrink_pipe};
+use self::args::check_no_command;
+pub(crate) use self::ending::EndWith;
+use self::ending::shrink_pipe;
 use crate::args::common::Common;
 use crate::control::until_ended;
 use crate::exit::{Code, Failure};
@@ -46,9 +49,10 @@ impl Verb for HoldArgs {
 
 /// Holds the locks for the client; returns the exit status.
 async fn hold(args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
+    check_no_command("hold", &args.lock.names, &args.command)?;
     let mut clients = Clients::default();
     shrink_pipe(PIPE);
-    let client = clients.add(tokio::io::stdin(), tokio::io::stdout());
+    let bound = Bound::To(clients.add(tokio::io::stdin(), tokio::io::stdout()));
     let mut signals = Signals::default();
     signals.catch(&[Signal::TERM, Signal::HUP, Signal::QUIT, Signal::INT])?;
     let bond = bond(&mut signals);
@@ -56,22 +60,22 @@ async fn hold(args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
     let request = match request(&args, printer).await {
         Ok(request) => request,
         Err(failure) => {
-            let mut none = NotHeld(Some(failed(&failure, false)));
-            return Ok(status(&keep(&mut none, poll_fn(|_| None.into()), (clients, Some(client)), bond).await));
+            let mut none = NotHeld::new(failed(&failure, false));
+            return Ok(status(&keep(&mut none, poll_fn(|_| None.into()), (clients, bound), bond).await));
         }
     };
     let (request, end_with) = request;
-    let mut acquisition = Acquisition::new(&request, false);
-    acquisition.report = Report::to(waits_to);
-    let mut locks = Coprocess { acquisition, records: Records::default(), end_with };
+    let mut locks = Coprocess::new(&request, waits_to, end_with);
     let waits = poll_fn(move |cx| waits.poll_recv(cx));
-    Ok(status(&keep(&mut locks, waits, (clients, Some(client)), bond).await))
+    Ok(status(&keep(&mut locks, waits, (clients, bound), bond).await))
 }
 
 /// Checks the request before anything is sent.
 async fn request(args: &HoldArgs, printer: &Printer) -> Result<(Request, Option<EndWith>), Failure> {
     let end_with = args.end_with.map(EndWith::check).transpose()?;
-    let request = Request::read(args.request(), printer).await?;
+    let mut request = Request::read(args.request(), printer).await?;
+    let parent = getppid().map(|parent| std::fs::read_to_string(format!("/proc/{}/comm", parent.as_raw_nonzero())));
+    request.named = parent.and_then(Result::ok).map(|name| name.trim().to_owned());
     Ok((request, end_with))
 }
 
@@ -93,7 +97,13 @@ async fn bond(signals: &mut Signals) {
 }
 
 /// The locks of a request that is wrong.
-struct NotHeld(Option<Event>);
+pub(crate) struct NotHeld(Option<Event>);
+
+impl NotHeld {
+    pub(crate) fn new(failed: Event) -> Self {
+        NotHeld(Some(failed))
+    }
+}
 
 impl Locks for NotHeld {
     async fn acquire(&mut self) -> Result<MultiGuard, Event> {
@@ -112,19 +122,39 @@ impl Locks for NotHeld {
 }
 
 /// The locks of a request, and the group that ends with them.
-struct Coprocess<'a> {
+pub(crate) struct Coprocess<'a> {
     acquisition: Acquisition<'a>,
     records: Records,
     end_with: Option<EndWith>,
+    /// Whether it leaves the standard error of its starter when it holds the locks.
+    goes_on_alone: bool,
 }
 
-impl Coprocess<'_> {
+impl<'a> Coprocess<'a> {
+    /// Begins with nothing sent. `waits` hears of the queue ahead.
+    pub(crate) fn new(request: &'a Request, waits: UnboundedSender<Ahead>, end_with: Option<EndWith>) -> Self {
+        let mut acquisition = Acquisition::new(request, false);
+        acquisition.report = Report::to(waits);
+        Coprocess { acquisition, records: Records::default(), end_with, goes_on_alone: false }
+    }
+
+    /// Leaves the standard error of its starter when it holds the locks: a reader of that would wait for its end.
+    #[must_use]
+    pub(crate) fn going_on_alone(self) -> Self {
+        Coprocess { goes_on_alone: true, ..self }
+    }
+
     /// Begins the records of a hold, and sets its group's end.
     fn begin(&mut self, guard: &MultiGuard) -> Result<(), Failure> {
         let request = self.acquisition.request;
         let keeper = self.acquisition.keeper.as_ref().expect("it granted the lock");
         if let Some(end_with) = &mut self.end_with {
             end_with.begin(request.grace(session_timeout(guard))?)?;
+        }
+        if self.goes_on_alone
+            && let Ok(null) = File::options().write(true).open("/dev/null")
+        {
+            _ = rustix::stdio::dup2_stderr(null);
         }
         self.records = Records::begin(request.record_terms(), keeper, Held::All(guard), &self.acquisition.report);
         Ok(())
@@ -184,7 +214,7 @@ impl Locks for Coprocess<'_> {
 }
 
 /// Returns the last event of a request that was not granted.
-fn failed(failure: &Failure, once: bool) -> Event {
+pub(crate) fn failed(failure: &Failure, once: bool) -> Event {
     let why = match failure.code {
         Code::NotAcquired if failure.cause != Cause::InstanceLock => "withdrawn",
         Code::NotAcquired if once => "taken",
@@ -200,7 +230,7 @@ fn failed(failure: &Failure, once: bool) -> Event {
 }
 
 /// Returns the exit status after the last event.
-fn status(last: &Event) -> u8 {
+pub(crate) fn status(last: &Event) -> u8 {
     match last {
         Event::Failed { exit_code, .. } => *exit_code,
         Event::Lost { .. } => Code::Lost.status(),

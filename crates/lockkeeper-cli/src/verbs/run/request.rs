@@ -50,6 +50,8 @@ pub(crate) struct Request {
     pub(super) traceparent: Option<TraceParent>,
     #[cfg(feature = "webhook")]
     pub(super) webhook: Option<Webhook>,
+    /// What readers of the lock's node see in place of the command.
+    pub(crate) named: Option<String>,
     /// Prints with the place.
     pub(crate) printer: Printer,
 }
@@ -120,6 +122,7 @@ impl Request {
             retries,
             has_history,
             shelf,
+            named: None,
             printer,
         })
     }
@@ -162,7 +165,7 @@ impl Request {
 
     /// Returns the part of the command that readers of the lock's node see: the program's name. Arguments may be secrets.
     pub(super) fn program(&self) -> String {
-        published(&self.args.command, self.args.publish_command)
+        self.named.clone().unwrap_or_else(|| published(&self.args.command, self.args.publish_command))
     }
 
     /// Whether no setting limits the attempts to connect, so that a waiter keeps trying, also with new sessions.

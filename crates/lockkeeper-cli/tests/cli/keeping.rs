@@ -1,0 +1,189 @@
+//! `lockkeeper acquire`, `release`, `with-hold` and `holds`: a lock that is held from one command to the next.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::harness::{BINARY, Home, Running, failure, is_alive, until};
+
+/// A process to which a hold is bound. It ends with the test, and the hold with it.
+struct Anchor(Running);
+
+impl Anchor {
+    fn new() -> Self {
+        Anchor(Running::start(&mut Command::new("cat")))
+    }
+
+    fn pid(&self) -> String {
+        self.0.pid().as_raw_nonzero().to_string()
+    }
+
+    /// Acquires a lock; returns the id of the hold and its token.
+    fn acquire(&self, home: &Home, args: &[&str]) -> (String, u64) {
+        let pid = self.pid();
+        let output = home.output(&[&["acquire"], args, &["--while", &pid, "--session-timeout", "2s"]].concat());
+        assert!(output.status.success(), "{output:?}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let (id, token) = printed.trim_end().split_once(' ').unwrap();
+        (id.to_owned(), token.parse().unwrap())
+    }
+}
+
+/// Returns the ids of the holds.
+fn holds(home: &Home) -> Vec<String> {
+    let output = home.output(&["holds", "--json"]);
+    assert!(output.status.success(), "{output:?}");
+    let holds: Value = serde_json::from_slice(&output.stdout).unwrap();
+    holds["holds"].as_array().unwrap().iter().map(|hold| hold["hold"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Returns the process that keeps the only hold of a lock.
+fn keeper(home: &Home, name: &str) -> Pid {
+    Pid::from_raw(home.show(name)["holders"][0]["pid"].as_i64().unwrap().try_into().unwrap()).unwrap()
+}
+
+fn is_free(home: &Home, name: &str) -> bool {
+    home.count(name) == (0, 0)
+}
+
+#[test]
+fn a_lock_is_held_over_several_commands_until_its_release() {
+    let (home, anchor) = (Home::new(), Anchor::new());
+    let (id, token) = anchor.acquire(&home, &["a", "--message", "migration"]);
+    let shown = home.show("a");
+    assert_eq!(shown["holders"][0]["token"], token);
+    assert_eq!(shown["holders"][0]["message"], "migration");
+    let runs = shown["holders"][0]["program"].as_str().unwrap();
+    assert!(runs.contains(&id) && runs.contains(&format!("until process {} (cat) ends", anchor.pid())), "{runs}");
+    assert_eq!(holds(&home), [id.clone()]);
+    let (code, line) = failure(&home.output(&["acquire", "a", "--try"]));
+    assert!(code == Some(75) && line.contains("(migration)"), "{line}");
+    let script = "echo $LOCKKEEPER_TOKEN $LOCKKEEPER_PATH; exit 7";
+    let step = home.output(&["with-hold", &id, "--", "sh", "-c", script]);
+    assert_eq!(String::from_utf8(step.stdout).unwrap(), format!("{token} /locks/a\n"));
+    assert_eq!(step.status.code(), Some(7));
+    assert_eq!(home.count("a"), (1, 0), "the hold goes on");
+    assert!(home.output(&["release", &id]).status.success());
+    assert!(is_free(&home, "a"));
+    assert_eq!(holds(&home), [""; 0]);
+    let history = String::from_utf8(home.output(&["history", "a"]).stdout).unwrap();
+    assert!(history.contains("released"), "{history}");
+}
+
+/// What `--shell` prints is for eval; the next commands find the hold by the variable.
+#[test]
+fn a_shell_takes_the_id_and_the_token_and_names_neither() {
+    let home = Home::new();
+    let script = format!(
+        "eval \"$({BINARY} acquire a --shell --while $$)\"; {BINARY} with-hold -- sh -c 'echo $LOCKKEEPER_TOKEN'; \
+         echo $LOCKKEEPER_TOKEN; {BINARY} release; echo $?"
+    );
+    let mut shell = Command::new("sh");
+    home.prepare(&mut shell);
+    let output = shell.args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = printed.lines().collect();
+    assert!(lines[0] == lines[1] && lines[0].parse::<u64>().is_ok() && lines[2] == "0", "{printed}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!said.contains("LOCKKEEPER_HOLD"), "no warning about the variable: {said}");
+}
+
+/// Whatever a hold is bound to, it ends with that, and the terminal's session is the default.
+#[test]
+fn a_hold_ends_with_its_bond() {
+    let home = Home::new();
+    let anchor = Anchor::new();
+    anchor.acquire(&home, &["a"]);
+    drop(anchor);
+    until("the process has ended, and so has the hold", || is_free(&home, "a"));
+    let timed = home.output(&["acquire", "b", "--for", "700ms", "--json"]);
+    let timed: Value = serde_json::from_slice(&timed.stdout).unwrap();
+    assert!(timed["bond"].as_str().unwrap().ends_with(", for 700 ms"), "{timed}");
+    until("the time is over", || is_free(&home, "b"));
+    let mut session = Command::new("setsid");
+    home.prepare(&mut session);
+    session.args(["sh", "-c", &format!("{BINARY} acquire c; read line")]);
+    let mut session = Running::start(&mut session);
+    assert!(!session.line().is_empty());
+    assert_eq!(home.count("c"), (1, 0));
+    session.close_stdin();
+    session.wait();
+    until("the session has ended", || is_free(&home, "c"));
+    until("no keeper has left anything", || std::fs::read_dir(home.state().join("holds")).unwrap().next().is_none());
+}
+
+#[test]
+fn a_wait_ends_with_the_command_that_waits() {
+    let (home, anchor) = (Home::new(), Anchor::new());
+    let (id, _) = anchor.acquire(&home, &["a"]);
+    for signal in [Signal::INT, Signal::KILL] {
+        let mut waiting = Running::start(&mut home.command(&["acquire", "a", "--for", "1h"]));
+        until("it waits", || home.count("a") == (1, 1));
+        waiting.signal(signal);
+        waiting.wait();
+        until("nobody waits", || home.count("a") == (1, 0));
+    }
+    assert_eq!(holds(&home), [id]);
+}
+
+/// Case by case: what happens to the keeper while a command runs under its hold. The command heeds no SIGTERM.
+#[test]
+fn a_command_under_a_hold_is_ended_with_it() {
+    let home = Home::new();
+    type End = fn(&Home);
+    let ends: [(&str, End); 4] = [
+        ("broken", |home| assert!(home.output(&["break", "a", "--reason", "x", "--yes"]).status.success())),
+        ("released", |home| assert!(home.output(&["release", &holds(home)[0]]).status.success())),
+        ("killed", |home| kill_process(keeper(home, "a"), Signal::KILL).unwrap()),
+        ("stopped", |home| kill_process(keeper(home, "a"), Signal::STOP).unwrap()),
+    ];
+    for (what, end) in ends {
+        let anchor = Anchor::new();
+        let (id, _) = anchor.acquire(&home, &["a"]);
+        let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
+        let mut command = home.command(&["with-hold", &id, "--grace", "200ms", "--", "sh", "-c", script]);
+        let mut running = Running::start(&mut command);
+        let (pid, keeper) = (running.pid_line(), keeper(&home, "a"));
+        end(&home);
+        let next = home.output(&["run", "a", "--session-timeout", "2s", "--", "true"]);
+        assert!(next.status.success(), "{next:?}");
+        // A lock that is broken or released is free at once; the command has the grace period.
+        assert!(matches!(what, "broken" | "released") || !is_alive(pid), "{what}: it runs beside the next holder");
+        assert_eq!(running.wait().code(), Some(76), "{what}");
+        assert!(!is_alive(pid), "{what}");
+        _ = kill_process(keeper, Signal::CONT);
+        drop(anchor);
+        until("the keeper has ended", || !is_alive(keeper));
+    }
+    assert_eq!(holds(&home), [""; 0]);
+}
+
+#[test]
+fn what_it_cannot_do_is_refused_and_holds_nothing() {
+    let home = Home::new();
+    let ended = home.output(&["run", "gone", "--", "sh", "-c", "echo $$"]);
+    let ended = String::from_utf8(ended.stdout).unwrap();
+    let rows: &[(&[&str], i32, &str)] = &[
+        (&["acquire", "a", "--while", ended.trim()], 64, ended.trim()),
+        (&["acquire", "a", "--while", "1"], 64, "--while 1"),
+        (&["acquire", "a", "--for", "0s"], 64, "0s"),
+        (&["acquire", "a", "--for", "1h", "--while", "2"], 64, "--while"),
+        (&["acquire", "a//b"], 64, "extra '/'"),
+        (&["acquire", "a", "--servers", "127.0.0.1:1", "--wait", "100ms"], 69, "127.0.0.1:1"),
+        (&["release"], 64, "LOCKKEEPER_HOLD"),
+        (&["release", "0123abcd"], 1, "0123abcd"),
+        (&["release", "../../etc"], 1, "../../etc"),
+        (&["with-hold", "0123abcd", "--", "true"], 1, "0123abcd"),
+    ];
+    for (args, status, named) in rows {
+        let (code, line) = failure(&home.output(args));
+        assert!(code == Some(*status) && line.contains(named), "{args:?}: {code:?} {line}");
+    }
+    assert!(is_free(&home, "a"));
+    std::fs::set_permissions(home.state().join("holds"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, line) = failure(&home.output(&["acquire", "a"]));
+    assert!(code == Some(77) && line.contains("can be entered by other users"), "{line}");
+    assert!(is_free(&home, "a"));
+}
