@@ -57,7 +57,7 @@ fn a_lock_is_held_over_several_commands_until_its_release() {
     assert_eq!(shown["holders"][0]["message"], "migration");
     let runs = shown["holders"][0]["program"].as_str().unwrap();
     assert!(runs.contains(&id) && runs.contains(&format!("until process {} (cat) ends", anchor.pid())), "{runs}");
-    assert_eq!(holds(&home), [id.clone()]);
+    assert_eq!(holds(&home), [id.as_str()]);
     let (code, line) = failure(&home.output(&["acquire", "a", "--try"]));
     assert!(code == Some(75) && line.contains("(migration)"), "{line}");
     let script = "echo $LOCKKEEPER_TOKEN $LOCKKEEPER_PATH; exit 7";

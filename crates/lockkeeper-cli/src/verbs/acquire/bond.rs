@@ -53,11 +53,12 @@ impl Bond {
     pub(super) async fn over(self) {
         match self {
             Bond::Time(time) => tokio::time::sleep(time).await,
-            Bond::Process(pid) | Bond::Session(pid) => match until_ended(pid) {
-                Ok(ended) => _ = ended.await,
-                // It has ended since the check.
-                Err(_) => {}
-            },
+            Bond::Process(pid) | Bond::Session(pid) => {
+                // It may have ended since the check.
+                if let Ok(ended) = until_ended(pid) {
+                    _ = ended.await;
+                }
+            }
         }
     }
 
