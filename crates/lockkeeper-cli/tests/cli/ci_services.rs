@@ -311,3 +311,112 @@ fn the_observer_of_the_unit_keeps_a_journal_in_the_directory_that_systemd_makes_
     assert!(unit.contains("\nStateDirectory=lockkeeper-observe\n"));
     observes(&shlex::split(start).unwrap(), "/var/lib/lockkeeper-observe");
 }
+
+/// With Node, the program in which the runner of GitHub runs such an action, and with Ansible.
+#[cfg(deep)]
+mod over_steps {
+    use super::*;
+
+    impl Runner {
+        /// Runs a part of the action that holds a lock, as a child of this process, which is the runner's of the job.
+        fn part(&self, part: &str, more: Values<'_>) -> Output {
+            let action = yaml("github/hold-lock/action.yml");
+            let script = action["runs"][part].as_str().unwrap();
+            let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/github/hold-lock");
+            let file = dir.join(script).display().to_string();
+            let files = ["GITHUB_STATE", "GITHUB_OUTPUT", "GITHUB_ENV"];
+            let files = files.map(|name| (name.to_owned(), self.home.file(name).display().to_string()));
+            let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            self.run(&["node", &file], &files.into_iter().chain(more).collect::<Vec<_>>())
+        }
+
+        /// Returns the lines of a file that the action has written.
+        fn written(&self, name: &str) -> Vec<(String, String)> {
+            let lines = text(&self.home.file(name));
+            let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+            lines.lines().filter_map(pair).collect()
+        }
+    }
+
+    fn count(servers: &str) -> (usize, usize) {
+        Home::with_servers(servers).count("deploy")
+    }
+
+    #[test]
+    fn a_pipeline_of_three_steps_holds_one_lock_and_the_post_step_releases_it() {
+        let runner = Runner::new();
+        let servers = runner.served.address.as_str();
+        let inputs = [("INPUT_LOCK", "deploy"), ("INPUT_SERVERS", servers), ("INPUT_WAIT", "1m")];
+        let output = runner.part("main", &inputs);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(count(servers), (1, 0));
+        let environment = runner.written("GITHUB_ENV");
+        let token = environment.iter().find(|(name, _)| name == "LOCKKEEPER_TOKEN").unwrap().1.clone();
+        for step in 1..=3 {
+            let line = format!("lockkeeper with-hold -- sh -c 'echo {step} $LOCKKEEPER_TOKEN'");
+            let output = runner.run(&["bash", "-ec", &line], &environment);
+            assert_eq!(
+                String::from_utf8(output.stdout.clone()).unwrap(),
+                format!("{step} {token}\n"),
+                "{}",
+                said(&output)
+            );
+        }
+        // Another job of the same machine waits for it.
+        let output = runner.part("main", &[inputs[0], inputs[1], ("INPUT_WAIT", "100ms")]);
+        assert!(output.status.code() == Some(75) && said(&output).contains("actions/runs/7"), "{}", said(&output));
+        let state = runner.written("GITHUB_STATE");
+        let state: Vec<_> = state.into_iter().map(|(name, value)| (format!("STATE_{name}"), value)).collect();
+        let state: Vec<_> = state.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let output = runner.part("post", &state);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(count(servers), (0, 0));
+        // Cancelled before it held anything.
+        assert!(runner.part("post", &[]).status.success());
+    }
+
+    #[test]
+    fn a_wrong_input_of_the_step_is_an_error_and_holds_nothing() {
+        let runner = Runner::new();
+        let servers = runner.served.address.as_str();
+        for (name, value, named) in
+            [("INPUT_LOCK", "-x", "-x"), ("INPUT_SHARED", "yes\n::x", "yes\\n::x"), ("INPUT_SERVERS", "", "no servers")]
+        {
+            let mut inputs = [("INPUT_LOCK", "deploy"), ("INPUT_SERVERS", servers), ("INPUT_SHARED", "false")];
+            inputs.iter_mut().filter(|(input, _)| *input == name).for_each(|input| input.1 = value);
+            let output = runner.part("main", &inputs);
+            assert_eq!(output.status.code(), Some(64), "{name}: {}", said(&output));
+            let first = said(&output);
+            assert!(first.starts_with("::error title=hold-lock::") && first.contains(named), "{name}: {first}");
+            assert_eq!(first.lines().count(), 1, "{first}");
+        }
+        assert_eq!(count(servers), (0, 0));
+    }
+
+    /// The playbook fails in the middle, and its `always` releases the lock.
+    #[test]
+    fn a_playbook_acquires_a_lock_and_releases_it_also_after_a_failure() {
+        let Some(ansible) = std::env::var_os("LOCKKEEPER_INTEROP_ANSIBLE") else {
+            eprintln!("Ansible is missing: cargo xtask interop ansible installs it");
+            return;
+        };
+        let runner = Runner::new();
+        let contrib = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/ansible");
+        let contrib = contrib.canonicalize().unwrap().display().to_string();
+        let play = include_str!("../../../../docs/examples/playbook.yml").replace("contrib/ansible", &contrib);
+        std::fs::write(runner.home.file("playbook.yml"), play).unwrap();
+        let variables =
+            format!("lockkeeper_servers={} command='{}'", runner.served.address, "lockkeeper with-hold -- false");
+        let playbook = format!("{} -i localhost, -e \"$PLAY\" playbook.yml", ansible.display());
+        let output = runner.run(&["bash", "-ec", &playbook], &[("PLAY".to_owned(), variables)]);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("Acquire the lock") && said.contains("Release the lock") && said.contains("failed=1"),
+            "{said}"
+        );
+        assert_eq!(count(&runner.served.address), (0, 0));
+        let history = Home::with_servers(&runner.served.address).output(&["history", "deploy"]);
+        assert!(String::from_utf8(history.stdout).unwrap().contains("released"));
+    }
+}
