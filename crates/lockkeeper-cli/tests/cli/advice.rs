@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, until};
+use crate::harness::{BINARY, Home, Running, Served, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
@@ -121,8 +121,7 @@ fn printed_commands_are_for_the_same_place() {
     let home = Home::with_state(ODD_DIR);
     let served = Served::start(&home);
     let in_chroot = format!("{}/a b", served.address);
-    let made = home.output(&["run", "first", "--create-chroot", "--servers", &in_chroot, "--", "true"]);
-    assert!(made.status.success(), "{made:?}");
+    home.ok(&["run", "first", "--create-chroot", "--servers", &in_chroot, "--", "true"]);
     std::fs::write(home.file("own.toml"), format!("servers = {:?}\n", served.address)).unwrap();
     std::fs::write(home.file("app's.properties"), format!("zookeeper.servers={}\n", served.address)).unwrap();
     let state = home.state().to_str().unwrap().to_owned();
@@ -165,8 +164,7 @@ fn printed_commands_name_the_same_lock() {
     // A name that looks like an option is printed as a path.
     let mut holder = site.hold("/locks/-x", &[]);
     assert!(told(that(&site.why("-x"), "see all contenders")).contains("held by "));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// A plain `revoke` asks all holders.
@@ -260,8 +258,7 @@ fn every_recipe_of_why_does_what_it_says() {
             told(&format!("{take} --yes"));
         }
         for holder in &mut held {
-            let (code, text) = holder.end();
-            assert_eq!(code, Some(76), "{kind:?}: {text}");
+            holder.ends(76);
         }
     }
 }
@@ -307,10 +304,7 @@ fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
         let try_once =
             || site.output("run", &[&[name.as_str()], kind, &["--try", "--", "true"]].concat()).status.code();
         assert_eq!(try_once(), Some(75), "{kind:?}");
-        for holder in &mut held {
-            holder.close_stdin();
-            assert!(holder.wait().success());
-        }
+        held.iter_mut().for_each(Running::finish);
         let printed = commands_of_the_past(&site, &name);
         assert_eq!(
             printed.len(),
@@ -323,10 +317,7 @@ fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
             let mut holders: Vec<_> = (0..holders).map(|_| started()).collect();
             assert!(holders.iter_mut().all(|holder| holder.line() == "up"), "{command}");
             assert_eq!(try_once(), Some(75), "{kind:?}: {command}");
-            for holder in &mut holders {
-                holder.close_stdin();
-                assert!(holder.wait().success());
-            }
+            holders.iter_mut().for_each(Running::finish);
         }
     }
 }
@@ -334,9 +325,7 @@ fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
 /// Its contenders are known only from the request that did not fit to them.
 #[test]
 fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_is_printed_if_records_disagree() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
     let mut kazoo = Nodes::connect(&served.address, "kazoo");
     kazoo.join("etl");
@@ -419,11 +408,10 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
     assert_eq!(told(&run("wait for the owner at most 10 min")), "ran\n");
     let mut holder = site.hold(ODD, &lease);
     assert_eq!(told(&run("preempt the owner")), "ran\n");
-    assert_eq!(holder.end().0, Some(76));
+    holder.ends(76);
     let mut holder = site.hold(ODD, &lease);
     told(&format!("{} --yes", that(&site.why(ODD), "break the lock")));
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(76), "{text}");
+    holder.ends(76);
 }
 
 /// The advice of a failure, in each situation that has advice.
@@ -448,21 +436,16 @@ fn the_advice_of_a_failure_can_be_run() {
     until("it waits", || site.waiters(ODD) == 1);
     let node = site.shown(ODD)["waiters"][0]["node"].as_str().unwrap().to_owned();
     assert!(site.output("break", &[ODD, "-r", "in the way", "-y", "--node", &node]).status.success());
-    let (code, text) = waiter.end();
-    assert_eq!(code, Some(75), "{text}");
+    let text = waiter.ends(75);
     assert!(told(that(&commands(&text), "see who removed it and why")).contains("in the way"));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
     // Two holders.
     let mut held: Vec<_> = (0..2).map(|_| site.hold("shared", &["--shared"])).collect();
     let nodes = told(that(&advice("break", &["shared", "-r", "x", "-y"]), "see their nodes"));
     for holder in site.shown("shared")["holders"].as_array().unwrap() {
         assert!(nodes.contains(holder["node"].as_str().unwrap()), "{nodes}");
     }
-    for holder in &mut held {
-        holder.close_stdin();
-        assert!(holder.wait().success());
-    }
+    held.iter_mut().for_each(Running::finish);
     // Leases: no statistics, no open decision.
     let count = advice("show", &["counted", "--stats"]);
     assert_eq!(told(&that(&count, "publish them for a command").replace(" COMMAND", " echo ran")), "ran\n");
@@ -487,13 +470,11 @@ fn the_advice_about_a_dead_letter_can_be_run() {
         let listed = told(that(&commands(&stderr(&unknown)), "see which there are"));
         assert!(listed.contains(", not granted in time  "), "{listed}");
         assert!(listed.trim_end().ends_with("  sh -c 'echo \"$0\"' 'a b'  (1 failed replay)"), "{listed}");
-        holder.close_stdin();
-        assert!(holder.wait().success());
+        holder.finish();
         assert_eq!(told(that(&replay, "try it again")), "a b\n");
         holder = site.hold(ODD, &[]);
     }
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The commands in the listing by which an operator decides. The own server refuses access lists, also those of variables.
@@ -527,8 +508,7 @@ fn the_commands_of_a_decision_decide_it() {
         let (ended, text) = wanting.end();
         assert_eq!(ended, code, "{text}");
         assert!(text.contains("transfer the lock: lockkeeper requests approve ") && text.contains(" --id "), "{text}");
-        owner.signal(rustix::process::Signal::KILL);
-        owner.wait();
+        owner.kill();
         // The lease outlives its command.
         _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
     }
@@ -537,11 +517,8 @@ fn the_commands_of_a_decision_decide_it() {
 /// The operators have other terminals than the command that waits for their decision.
 #[test]
 fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_say_it() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut owner = home.spawn("a", &["--lease", "10m", "--cleanup", "200ms"], "echo up; cat");
-    assert_eq!(owner.line(), "up");
+    let (served, home) = served();
+    let owner = home.holds("a", &["--lease", "10m", "--cleanup", "200ms"]);
     owner.signal(rustix::process::Signal::STOP);
     let script = format!(
         "LOCKKEEPER_SERVERS={} exec $lockkeeper run a --lease 10m --priority 5 --ask 10m -- true",
@@ -554,7 +531,7 @@ fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_
     let place = format!(" --servers {} ", served.address);
     assert!(approve.starts_with("lockkeeper requests approve /locks/a --id ") && approve.contains(&place), "{approve}");
     // It is printed while the question is still being recorded.
-    let requests = || String::from_utf8(home.output(&["requests", "--json"]).stdout).unwrap();
+    let requests = || home.ok(&["requests", "--json"]);
     until("the question is recorded", || requests().contains("/locks/a"));
     told(&approve.replace(" WHY", " 'its host is gone'"));
     assert_eq!(screen.end().code(), Some(0));
@@ -566,8 +543,7 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     let home = Home::with_state(ODD_DIR);
     let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
     let mut holder = site.hold(ODD, &["--lock-delay", "10m", "--session-timeout", "1s"]);
-    holder.signal(rustix::process::Signal::KILL);
-    holder.wait();
+    holder.kill();
     let mut waiter = site.wait_behind(ODD, &[]);
     until("the hold is abandoned", || site.shown(ODD)["holders"][0]["abandoned"] == true);
     // Its node has the time of its start only.
@@ -586,8 +562,7 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     told(that(&recipes, "see who is in the way"));
     told(&format!("{} --yes", that(&recipes, "break the lock")));
     assert_eq!(waiter.line(), "in");
-    waiter.close_stdin();
-    assert!(waiter.wait().success());
+    waiter.finish();
 }
 
 /// A request to a process that has ended is answered by nobody; a break frees the lock before its session ends.
@@ -599,8 +574,7 @@ fn no_advice_asks_a_holder_whose_process_has_ended() {
     let hints = || commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     that(&hints(), "ask the holder to release it");
     that(&site.why(ODD), "ask the holder to release it");
-    holder.signal(rustix::process::Signal::KILL);
-    holder.wait();
+    holder.kill();
     let (taken, why) = (hints(), site.why(ODD));
     for (what, command) in taken.iter().chain(&why) {
         assert!(!command.contains("lockkeeper revoke"), "{what}: {command}");
@@ -637,8 +611,7 @@ fn printed_commands_name_one_place_and_only_options_that_it_takes() {
     assert!(told.contains("lockkeeper run nightly ") && told.contains(" --machine=/var/shared -- COMMAND"), "{told}");
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly", "--servers", "zk1:2181"]);
     assert!(told.contains("run nightly --servers zk1:2181 ") && !told.contains("--machine"), "{told}");
-    let mut holder = home.spawn("a", &[], "echo up; read line");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &[], "echo up; read line");
     for verb in ["why", "show"] {
         for name in ["a", "nowhere"] {
             let (shown, told) = with("LOCKKEEPER_ACL", "creator-all", &[verb, name]);

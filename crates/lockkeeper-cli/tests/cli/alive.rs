@@ -28,8 +28,7 @@ fn serve(home: &Home, words: &str) -> Served {
 /// Checks what is said of a run that answers, that is stopped, and that is killed; then of a foreign client.
 fn sessions_are_seen(servers: &str) {
     let home = Home::with_servers(servers);
-    let mut holder = home.spawn("reindex", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let holder = home.holds("reindex", &[]);
     let answer = facts(&home, "reindex");
     let (session, seen) = (answer["lock"]["holders"][0]["session"].as_str().unwrap(), &answer["sessions"][0]);
     assert_eq!((&seen["session"], answer["sessions"].as_array().unwrap().len()), (&session.into(), 1));
@@ -78,12 +77,11 @@ fn nothing_is_said_of_sessions_where_the_servers_do_not_list_their_clients_and_d
     let server = Home::new();
     let served = serve(&server, "srvr,conf");
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("reindex", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("reindex", &[]);
     let text = why(&home, "reindex");
     assert!(!text.contains("session"), "{text}");
     assert_eq!(facts(&home, "reindex")["sessions"], Value::Array(Vec::new()));
-    let doctor = String::from_utf8(home.output(&["doctor"]).stdout).unwrap();
+    let doctor = home.ok(&["doctor"]);
     let unseen = format!("from where holders are connected to {}: cons is not in the whitelist", served.address);
     assert!(doctor.contains(&unseen), "{doctor}");
 }

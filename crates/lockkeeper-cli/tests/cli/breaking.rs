@@ -2,7 +2,7 @@
 
 use std::io::BufRead;
 
-use crate::harness::{Home, Served, failure, is_alive, until};
+use crate::harness::{Home, Served, is_alive, until};
 
 /// N-22, T-10: the holder's command is stopped, the next one runs, and the record keeps the author and the reason.
 #[test]
@@ -19,21 +19,19 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     assert!(!text.contains("it is not told"), "{text}");
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     assert!(text.starts_with("lockkeeper: /locks/nightly was taken from ") && text.contains(&pid), "{text}");
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = holder.ends(76);
     assert!(text.contains("the node was deleted by someone else"), "{text}");
     let told = text.lines().find(|line| line.contains("/locks/nightly was broken by "));
     assert!(told.is_some_and(|line| line.ends_with(": its host burns")), "{text}");
     assert!(next.line().parse::<i64>().unwrap() > token);
     assert!(next.wait().success());
 
-    let text = String::from_utf8(home.output(&["list", "--broken"]).stdout).unwrap();
+    let text = home.ok(&["list", "--broken"]);
     assert!(
         text.contains("  /locks/nightly  ") && text.contains(&pid) && text.ends_with(": its host burns\n"),
         "{text}"
     );
-    let listed: serde_json::Value =
-        serde_json::from_slice(&home.output(&["list", "nightly", "--broken", "--json"]).stdout).unwrap();
+    let listed = home.json(&["list", "nightly", "--broken", "--json"]);
     let broken = &listed["broken"][0];
     assert_eq!(
         (listed["broken"].as_array().unwrap().len(), &broken["token"], &broken["held"]),
@@ -44,7 +42,7 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
         assert!(broken["by"][field].as_str().is_some_and(|text| !text.is_empty()), "{broken}");
     }
     assert!(broken["at"].as_str().unwrap().starts_with("20") && broken["at_ms"].as_i64().unwrap() > 1_600_000_000_000);
-    let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
+    let text = home.ok(&["why", "nightly"]);
     assert!(text.starts_with("/locks/nightly is free") && text.contains("its host burns"), "{text}");
     let output = home.output(&["list", "other", "--broken"]);
     assert!(output.status.success() && output.stdout.is_empty());
@@ -56,12 +54,8 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
     let script = "trap '' TERM; echo $$; cat; while :; do sleep 0.01; done";
     let mut holder = home.spawn("a", &["--session-timeout", "60s", "--grace", "12s"], script);
     let command = holder.pid_line();
-    assert!(home.output(&["break", "a", "--reason", "its host burns", "--yes"]).status.success());
-    let mut line = String::new();
-    while !line.contains("/locks/a was broken by ") {
-        line.clear();
-        assert!(holder.stderr.read_line(&mut line).unwrap() > 0, "not told");
-    }
+    home.ok(&["break", "a", "--reason", "its host burns", "--yes"]);
+    let line = holder.told_of("/locks/a was broken by ");
     assert!(line.ends_with(": its host burns\n") && is_alive(command), "{line}");
     rustix::process::kill_process_group(command, rustix::process::Signal::KILL).unwrap();
     let (code, text) = holder.end();
@@ -72,39 +66,29 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
 #[test]
 fn break_removes_the_one_that_was_named() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut waiter = home.spawn("a", &[], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
-    let output = home.output(&["break", "a", "--node", &node, "-r", "in the way", "-y", "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let broken: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let broken = home.json(&["break", "a", "--node", &node, "-r", "in the way", "-y", "--json"]);
     assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));
-    let (code, text) = waiter.end();
-    assert_eq!(code, Some(75), "{text}");
+    let text = waiter.ends(75);
     assert!(text.contains("the wait for /locks/a was broken by ") && text.contains(": in the way (on "), "{text}");
     assert_eq!(home.count("a"), (1, 0));
     assert!(!home.file("ran").exists());
-    let (code, line) = failure(&home.output(&["break", "a", "--node", &node, "-r", "again", "-y"]));
-    assert_eq!(code, Some(1), "{line}");
-    assert!(line.contains("is not a contender of /locks/a (on "), "{line}");
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    home.refuses(&["break", "a", "--node", &node, "-r", "again", "-y"], 1, "is not a contender of /locks/a (on ");
+    holder.finish();
 }
 
 /// Nothing is broken by mistake: without a reason, without a confirmation, or without a contender.
 #[test]
 fn break_refuses_mistakes() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
-    assert_eq!(code, Some(69), "{line}");
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
-    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
-    assert_eq!(code, Some(1));
+    home.failure(&["break", "a", "-r", "x", "-y"], 69);
+    home.ok(&["run", "b", "--", "true"]);
+    let line = home.failure(&["break", "a", "-r", "x", "-y"], 1);
     assert!(line.starts_with("there is no lock at /locks/a (on "), "{line}");
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let cases: [(&[&str], i32, &str); 6] = [
         (&["break", "a"], 64, "required arguments were not provided: --reason"),
         (&["break", "a", "-r", " ", "-y"], 64, "an intervention on /locks/a needs a reason"),
@@ -114,15 +98,11 @@ fn break_refuses_mistakes() {
         (&["break", "a", "--node", "config", "-r", "x", "-y"], 1, "config is not a contender of /locks/a"),
     ];
     for (args, expected, say) in cases {
-        let (code, line) = failure(&home.output(args));
-        assert_eq!(code, Some(expected), "{args:?}: {line}");
-        assert!(line.contains(say), "{args:?}: {line}");
+        home.refuses(args, expected, say);
     }
     assert_eq!(home.count("a"), (1, 0));
-    holder.close_stdin();
-    assert!(holder.wait().success());
-    let (code, line) = failure(&home.output(&["break", "a", "-r", "x", "-y"]));
-    assert_eq!(code, Some(1));
+    holder.finish();
+    let line = home.failure(&["break", "a", "-r", "x", "-y"], 1);
     assert!(line.starts_with("no contender holds /locks/a"), "{line}");
     assert!(home.output(&["list", "--broken"]).stdout.is_empty());
 }
@@ -131,16 +111,13 @@ fn break_refuses_mistakes() {
 #[test]
 fn case_55_why_names_the_holder_and_the_possible_actions() {
     let home = Home::new();
-    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
     let mut waiters = Vec::new();
     for at in 1..=11 {
         waiters.push(home.spawn("nightly", &["-m", &format!("number {at}.")], "true"));
         until("it waits", || home.count("nightly") == (1, at));
     }
-    let output = home.output(&["why", "nightly"]);
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = home.ok(&["why", "nightly"]);
     let pid = holder.pid().as_raw_nonzero();
     for say in [
         "/locks/nightly is held by ",
@@ -156,15 +133,14 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
         assert!(text.contains(say), "{say:?} is missing in {text}");
     }
     assert!(!text.contains("number 11."), "{text}");
-    let told: serde_json::Value = serde_json::from_slice(&home.output(&["why", "nightly", "--json"]).stdout).unwrap();
+    let told = home.json(&["why", "nightly", "--json"]);
     assert_eq!((&told["lock"]["holders"][0]["pid"], &told["broken"]), (&pid.get().into(), &serde_json::json!([])));
     holder.close_stdin();
     for waiter in &mut waiters {
-        let (code, text) = waiter.end();
-        assert_eq!(code, Some(0), "{text}");
+        waiter.ends(0);
     }
     assert!(holder.wait().success());
-    let text = String::from_utf8(home.output(&["why", "nightly"]).stdout).unwrap();
+    let text = home.ok(&["why", "nightly"]);
     let lines: Vec<_> = text.lines().collect();
     let [free, last] = lines[..] else { panic!("{text}") };
     assert!(free.starts_with("/locks/nightly is free: nobody holds it or waits on ") && !free.contains(';'), "{text}");
@@ -177,7 +153,7 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
         "{text}"
     );
     assert!(text.ends_with("; it has no node there, because it was not used for a while, or never\n"), "{text}");
-    let told: serde_json::Value = serde_json::from_slice(&home.output(&["why", "other", "--json"]).stdout).unwrap();
+    let told = home.json(&["why", "other", "--json"]);
     assert_eq!((&told["lock"]["path"], &told["lock"]["holders"]), (&"/locks/other".into(), &serde_json::json!([])));
 }
 
@@ -209,16 +185,16 @@ fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
     let names =
         |text: &str| text.contains(&without) && text.contains("nobody holds it: 10.0.0.7, writing, queued since ");
     assert!(line.contains("waiting for /locks/a: ") && names(&line), "{line}");
-    let list = String::from_utf8(home.output(&["list", "a"]).stdout).unwrap();
+    let list = home.ok(&["list", "a"]);
     assert!(
         list.contains(" nobody ") && list.contains(&format!("blocked by a node without a session: {without}")),
         "{list}"
     );
     for verb in ["show", "why"] {
-        let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+        let text = home.ok(&[verb, "a"]);
         assert!(names(&text) && !text.contains("held by"), "{verb}: {text}");
     }
-    let why = String::from_utf8(home.output(&["why", "a"]).stdout).unwrap();
+    let why = home.ok(&["why", "a"]);
     assert!(why.contains(&format!("lockkeeper break a --reason WHY --node {without}")), "{why}");
     let shown = home.show("a");
     assert_eq!(
@@ -229,7 +205,7 @@ fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
     let broken = home.output(&["break", "a", "--node", &without, "--reason", "left by a script", "--yes"]);
     let text = String::from_utf8(broken.stderr).unwrap();
     assert!(broken.status.success() && text.contains("/locks/a no longer has a node without a session"), "{text}");
-    let text = String::from_utf8(home.output(&["list", "a", "--broken"]).stdout).unwrap();
+    let text = home.ok(&["list", "a", "--broken"]);
     assert!(text.contains("left by a script"), "{text}");
     // Now the foreign client holds. Nothing tells it that its node was removed.
     assert_eq!(home.show("a")["holders"][0]["node"], waits.as_str());
@@ -237,7 +213,6 @@ fn a_node_without_a_session_that_blocks_foreign_clients_is_named_and_removed() {
     let text = String::from_utf8(broken.stderr).unwrap();
     assert!(text.contains("it is not told, its session goes on, and it may work on"), "{text}");
     assert_eq!(waiter.line(), "in");
-    let (code, text) = waiter.end();
-    assert_eq!(code, Some(0), "{text}");
+    waiter.ends(0);
     drop(client);
 }

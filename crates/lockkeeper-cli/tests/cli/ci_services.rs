@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use rustix::process::Signal;
 
-use crate::harness::{BINARY, Home, Running, Served, text, until};
+use crate::harness::{BINARY, Home, Running, Served, served, text, until};
 
 fn yaml(file: &str) -> Value {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(file);
@@ -275,9 +275,7 @@ fn one_replica_of_the_deployment_leads_and_is_ready_and_the_next_one_leads_when_
 
 /// Starts an observer of contrib, with a free port, and checks that it observes and keeps a journal.
 fn observes(words: &[String], journal: &str) {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let own = home.file("journal").display().to_string();
     let mut words = words.to_vec();
     match words.iter().position(|word| word == "--listen") {
@@ -287,7 +285,7 @@ fn observes(words: &[String], journal: &str) {
     assert_eq!(words[..2], ["observe", "/"]);
     let mut observer = start(&home, &words, &[(journal, &own)]);
     assert!(observer.line().starts_with("http://"));
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     until("the journal has the run", || {
         std::fs::read_to_string(home.file("journal/history.jsonl")).is_ok_and(|journal| journal.contains("/locks/a"))
     });

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use zookeeper_client::Client;
 
-use crate::harness::{BINARY, Home, Served, until};
+use crate::harness::{BINARY, Home, Running, Served, until};
 use crate::terminal::Screen;
 
 /// Ctrl-U: forget the line.
@@ -143,7 +143,7 @@ fn names_of_locks_and_jobs_come_from_the_servers_and_nothing_is_left_there() {
     for holder in &mut holders {
         assert_eq!(holder.line(), "up");
     }
-    assert!(user.output(&["run", "weekly", "--slot", "1", "--", "true"]).status.success());
+    user.ok(&["run", "weekly", "--slot", "1", "--", "true"]);
     let before = tree(&served.address);
     let servers = format!("--servers {}", served.address);
     in_each_shell(&home, |shell| {
@@ -169,10 +169,7 @@ fn names_of_locks_and_jobs_come_from_the_servers_and_nothing_is_left_there() {
     }
     assert_eq!(tree(&served.address), before);
     assert!(!home.state().exists(), "no server was started");
-    for holder in &mut holders {
-        holder.close_stdin();
-        assert!(holder.wait().success());
-    }
+    holders.iter_mut().for_each(Running::finish);
 }
 
 /// Servers that take a connection and say nothing, that are not there, and none at all.

@@ -35,8 +35,7 @@ fn config_prints_every_value_and_who_says_so() {
     assert_eq!(of(&told, "session_timeout")["file"], properties.as_str());
     assert_eq!(brief("background.timeout"), (Some("9s"), "variable", Some("LOCKKEEPER_BACKGROUND_TIMEOUT"), None));
     assert_eq!(brief("foreground.timeout"), (Some("2s"), "default", None, None));
-    let output = home.output(&["config"]);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = home.ok(&["config"]);
     assert!(text.contains("'s own server  (default)"), "{text}");
     assert!(text.contains("LOCKKEEPER_STATE_DIR"), "{text}");
     assert!(!home.state().exists(), "looking starts nothing");
@@ -48,15 +47,13 @@ fn config_shows_the_negotiated_session_timeout() {
     let home = Home::new();
     let served = Served::start(&home);
     let args = ["config", "--connect", "--json", "--servers", &served.address, "--session-timeout", "7500ms"];
-    let output = home.output(&args);
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = home.json(&args);
     // As it is typed: in one word.
     assert_eq!(
         (&told["negotiated_session_timeout"], &of(&told, "session_timeout")["value"]),
         (&"7s500ms".into(), &"7s500ms".into())
     );
-    let output = home.output(&["config", "--connect", "--servers", &served.address, "--session-timeout", "500ms"]);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = home.ok(&["config", "--connect", "--servers", &served.address, "--session-timeout", "500ms"]);
     let line = text.lines().find(|line| line.starts_with("session_timeout")).unwrap();
     assert!(line.contains("500ms  (--session-timeout, ") && line.ends_with(" agreed with the server)"), "{line}");
 }
@@ -82,11 +79,9 @@ fn a_mistyped_key_is_told_and_with_strict_it_is_an_error() {
         ("b.toml", "severs = 'x'", "did you mean servers?"),
     ] {
         let config = write(&home, name, text);
-        let (code, line) = failure(&home.output(&["list", "--config", &config]));
-        assert!(code == Some(64) && line.contains(say), "{line}");
+        home.refuses(&["list", "--config", &config], 64, say);
     }
-    let (code, line) = failure(&home.output(&["list", "--config", "missing.toml"]));
-    assert!(code == Some(64) && line.contains("missing.toml: cannot be read"), "{line}");
+    home.refuses(&["list", "--config", "missing.toml"], 64, "missing.toml: cannot be read");
 }
 
 #[test]
@@ -130,8 +125,7 @@ fn run_uses_the_classes_of_the_settings() {
         "config.toml",
         "[foreground]\nprefix = \"K\"\ntimeout = \"2s\"\n[background]\nprefix = \"P\"\ntimeout = \"30s\"\n",
     );
-    let mut holder = home.spawn("a", &["--background", "--config", &config], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &["--background", "--config", &config]);
     assert_eq!(home.show("a")["holders"][0]["class"], "P");
     let since = Instant::now();
     let output =
@@ -165,8 +159,7 @@ fn the_settings_of_jobs_come_from_every_layer() {
         assert_eq!(run(name, variables, args), Some(3), "{name}");
         assert_eq!(run(name, variables, args), Some(code), "{name}");
     }
-    let shown = home.output(&["jobs", "file", "--json"]);
-    let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let document = home.json(&["jobs", "file", "--json"]);
     assert_eq!(document["jobs"][0]["runs"][0]["end"]["output"], "x\n");
     let check =
         |late: &[&str]| home.output(&[&["jobs", "variable", "--check", "--config", "config.toml"], late].concat());

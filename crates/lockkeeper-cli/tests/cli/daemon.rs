@@ -107,8 +107,7 @@ fn holder_of_a_server_ended_by(home: &Home, signal: Signal) -> String {
     until("another one runs", || home.server().is_some_and(|now| now != server));
     until("it answers", || home.count("a") == (1, 0));
     holder.close_stdin();
-    let (code, said) = holder.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = holder.ends(0);
     said
 }
 
@@ -157,8 +156,7 @@ fn the_log_of_a_running_server_is_bounded() {
     });
     assert!(log.metadata().unwrap().len() < 1 << 20);
     assert_eq!(home.server(), Some(server));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 #[test]
@@ -168,7 +166,7 @@ fn a_planted_link_in_place_of_the_log_is_not_followed() {
     std::fs::write(&victim, "precious").unwrap();
     std::fs::create_dir(home.state()).unwrap();
     std::os::unix::fs::symlink(&victim, home.state().join("server.log")).unwrap();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     assert_eq!(text(&victim), "precious");
 }
 
@@ -183,8 +181,7 @@ fn a_restarted_server_that_ends_leaves_no_zombie() {
         until("it is reaped", || !Path::new(&format!("/proc/{}", server.as_raw_nonzero())).exists());
         until("another one runs", || home.server().is_some_and(|now| now != server));
     }
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 #[test]
@@ -206,11 +203,10 @@ fn serve_tells_the_service_manager_when_it_listens_and_when_it_stops() {
         // It listens: the first attempt succeeds.
         let home = if machine { home } else { Home::with_servers(&running.line()) };
         let args = if machine { vec!["run", "a", &place] } else { vec!["run", "a"] };
-        let output = home.output(&[&args[..], &["--", "true"]].concat());
-        assert!(output.status.success(), "{output:?}");
+        home.ok(&[&args[..], &["--", "true"]].concat());
         running.signal(Signal::TERM);
         assert_eq!(message(), "STOPPING=1");
-        assert_eq!(running.end().0, Some(0));
+        running.ends(0);
     }
 }
 

@@ -2,13 +2,12 @@
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, until};
+use crate::harness::{BINARY, Home, Running, served, until};
 
 /// A run of `outer` whose command takes `inner` when a line comes.
 fn nested(home: &Home, outer: &str, inner: &[&str]) -> Running {
     let script = format!("echo up; read line; exec {BINARY} run {} -- echo in", inner.join(" "));
-    let mut running = home.spawn(outer, &[], &script);
-    assert_eq!(running.line(), "up");
+    let running = home.starts(outer, &[], &script);
     running
 }
 
@@ -28,8 +27,7 @@ fn a_ring_of_nested_runs_is_certain_and_the_printed_command_ends_it() {
     let mut first = nested(&home, "a", &["b"]);
     let mut second = nested(&home, "b", &["c"]);
     assert_eq!(found(&home).0, Some(0));
-    let mut third = home.spawn("c", &[], "echo up; read line; exec cat");
-    assert_eq!(third.line(), "up");
+    let mut third = home.starts("c", &[], "echo up; read line; exec cat");
     go_on(&mut first);
     until("the first waits", || home.count("b") == (1, 1));
     go_on(&mut second);
@@ -57,15 +55,15 @@ fn a_ring_of_nested_runs_is_certain_and_the_printed_command_ends_it() {
         (locks("holds"), locks("waits")),
         (vec!["/locks/b", "/locks/c", "/locks/a"], vec!["/locks/c", "/locks/a", "/locks/b"])
     );
-    let list = String::from_utf8(home.output(&["list"]).stdout).unwrap();
+    let list = home.ok(&["list"]);
     assert_eq!(list.matches("deadlock #1").count(), 3, "{list}");
 
-    let text = String::from_utf8(home.output(&["deadlocks"]).stdout).unwrap();
+    let text = home.says(&["deadlocks"], 2);
     assert!(text.starts_with("#1  certain: 3 contenders wait for each other in a ring since "), "{text}");
     assert!(text.contains(" holds /locks/a since ") && text.contains(" (second)\n"), "{text}");
     let (_, command) = text.lines().last().unwrap().split_once("lockkeeper ").unwrap();
     let words = shlex::split(command).unwrap();
-    assert!(home.output(&words.iter().map(String::as_str).collect::<Vec<_>>()).status.success(), "{command}");
+    home.ok(&words.iter().map(String::as_str).collect::<Vec<_>>());
     until("it has ended", || found(&home).0 == Some(0));
     for mut running in [first, second, third] {
         running.wait();
@@ -81,8 +79,7 @@ fn the_run_that_closes_a_ring_gives_up_if_it_is_asked_to_and_the_others_go_on() 
         go_on(&mut first);
         until("the first waits", || home.count("b") == (1, 1));
         go_on(&mut last);
-        let (code, said) = last.end();
-        assert_eq!(code, Some(75), "{said}");
+        let said = last.ends(75);
         assert!(
             said.contains("deadlock: ") && said.contains(" holds /locks/b and waits for /locks/a, which "),
             "{said}"
@@ -95,9 +92,7 @@ fn the_run_that_closes_a_ring_gives_up_if_it_is_asked_to_and_the_others_go_on() 
 /// They say nothing about their holds, so their sessions do.
 #[test]
 fn foreign_clients_are_likely_parties_and_a_session_with_several_waits_a_possible_one() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let node = |lock: &str, number: u32| format!("/locks/{lock}/a5bc3cd3b2f34e29a4f4c2d1e2f3a4b5__lock__{number:010}");
     let clients = runtime.block_on(async {
@@ -121,7 +116,7 @@ fn foreign_clients_are_likely_parties_and_a_session_with_several_waits_a_possibl
         (code, json["deadlocks"][0]["certainty"].as_str().map(str::to_owned))
     };
     assert_eq!(certainty(), (Some(1), Some("likely".to_owned())));
-    let text = String::from_utf8(home.output(&["deadlocks"]).stdout).unwrap();
+    let text = home.says(&["deadlocks"], 1);
     assert!(text.contains(", session 0x") && text.contains("lockkeeper break /locks/"), "{text}");
     runtime.block_on(async {
         use zookeeper_client::{Acls, CreateMode};
@@ -135,9 +130,8 @@ fn foreign_clients_are_likely_parties_and_a_session_with_several_waits_a_possibl
 #[test]
 fn a_directory_without_locks_and_a_bad_one_get_an_answer() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let output = home.output(&["deadlocks", "team"]);
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
-    let (code, said) = failure(&home.output(&["deadlocks", "a//b"]));
-    assert_eq!(code, Some(64), "{said}");
+    home.failure(&["deadlocks", "a//b"], 64);
 }

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, served, text, until};
 use crate::terminal::Screen;
 
 /// A fleet of two machines: one has an owner that hangs, the other a requestor of its lock.
@@ -22,12 +22,9 @@ struct Fleet {
 
 impl Fleet {
     fn start(owner: &[&str]) -> Self {
-        let machine = Home::new();
-        let served = Served::start(&machine);
-        let home = Home::with_servers(&served.address);
+        let (served, home) = served();
         let args = [&["--lease", "10m", "--cleanup", "200ms", "-m", "nightly index"], owner].concat();
-        let mut hung = home.spawn("a", &args, "echo up; read line");
-        assert_eq!(hung.line(), "up");
+        let hung = home.starts("a", &args, "echo up; read line");
         hung.signal(Signal::STOP);
         Fleet { home, hung, served }
     }
@@ -41,8 +38,7 @@ impl Fleet {
     fn waited_for(&self) -> Value {
         let mut found = Value::Null;
         until("a decision is waited for", || {
-            let output = self.home.output(&["requests", "--json"]);
-            let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let listing = self.home.json(&["requests", "--json"]);
             found = listing["requests"][0].clone();
             !found.is_null()
         });
@@ -50,8 +46,7 @@ impl Fleet {
     }
 
     fn decided(&self) -> Vec<Value> {
-        let output = self.home.output(&["requests", "--decided", "--json"]);
-        let listing: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let listing = self.home.json(&["requests", "--decided", "--json"]);
         listing["decisions"].as_array().unwrap().clone()
     }
 
@@ -71,7 +66,7 @@ fn an_operator_approves_and_the_command_runs() {
     assert_eq!((&request["path"], &request["owner_message"]), (&"/locks/a".into(), &"nightly index".into()));
     assert_eq!((&request["requestor_message"], &request["requestor_priority"]), (&"urgent".into(), &5.into()));
     assert!(request["elapsed_ms"].as_u64() >= Some(200) && request["allotted_ms"] == 200, "{request}");
-    let told = String::from_utf8(fleet.home.output(&["requests"]).stdout).unwrap();
+    let told = fleet.home.ok(&["requests"]);
     for say in ["/locks/a", "nightly index", "urgent", "no answer is a no", request["id"].as_str().unwrap()] {
         assert!(told.contains(say), "{say:?} is missing in {told}");
     }
@@ -88,16 +83,15 @@ fn an_operator_approves_and_the_command_runs() {
     let none = fleet.home.output(&["requests", "approve", "b", "-r", "x", "--json"]);
     let told = String::from_utf8_lossy(&[&none.stdout[..], &none.stderr].concat()).into_owned();
     assert!(none.status.code() == Some(1) && told.contains("about /locks/b") && told.contains("\"scope\""), "{told}");
-    let approved = fleet.home.output(&["requests", "approve", "a", "--reason", "its host hangs"]);
-    assert!(approved.status.success(), "{approved:?}");
+    fleet.home.ok(&["requests", "approve", "a", "--reason", "its host hangs"]);
     assert_eq!(high.line(), "in");
     let decided = fleet.decided();
     assert_eq!((decided.len(), &decided[0]["approved"]), (1, &true.into()));
     assert_eq!((&decided[0]["why"], &decided[0]["by_rule"]), (&"its host hangs".into(), &false.into()));
-    assert_eq!(failure(&fleet.home.output(&["requests", "approve", "a", "-r", "again"])).0, Some(1));
+    fleet.home.failure(&["requests", "approve", "a", "-r", "again"], 1);
     // A preempted owner that hung learns of it when it runs again.
     fleet.hung.signal(Signal::CONT);
-    assert_eq!(fleet.hung.end().0, Some(76));
+    fleet.hung.ends(76);
     high.close_stdin();
     high.wait();
 }
@@ -108,9 +102,8 @@ fn an_operator_rejects_and_so_does_silence() {
     let fleet = Fleet::start(&[]);
     let mut high = fleet.want(&["--ask", "10m"]);
     fleet.waited_for();
-    assert!(fleet.home.output(&["requests", "reject", "a", "--reason", "let it finish"]).status.success());
-    let (code, told) = high.end();
-    assert_eq!(code, Some(75), "{told}");
+    fleet.home.ok(&["requests", "reject", "a", "--reason", "let it finish"]);
+    let told = high.ends(75);
     assert!(told.contains("has not finished the cleanup"), "{told}");
     assert!(told.contains("; the transfer was rejected by ") && told.contains(": let it finish"), "{told}");
     assert!(told.contains("hint: talk to them, wait longer with --waiting, or") && !told.contains("--ask"), "{told}");
@@ -139,7 +132,7 @@ fn an_infinite_wait_outlasts_the_cleanup_timeout() {
     assert_eq!(fleet.home.show("a")["lease"]["cleanup_ms"], 200);
     fleet.hung.signal(Signal::CONT);
     assert_eq!(high.line(), "in");
-    assert_eq!(fleet.hung.end().0, Some(76));
+    fleet.hung.ends(76);
     high.close_stdin();
     high.wait();
 }
@@ -157,7 +150,7 @@ fn a_rule_of_the_settings_file_decides() {
     assert_eq!(high.line(), "in");
     let decided = fleet.decided();
     assert_eq!((&decided[0]["by_rule"], &decided[0]["on_behalf_of"]), (&true.into(), &"batch yields".into()));
-    let told = String::from_utf8(fleet.home.output(&["requests", "--decided"]).stdout).unwrap();
+    let told = fleet.home.ok(&["requests", "--decided"]);
     assert!(told.contains("online may take it from batch-7") && told.contains("batch yields"), "{told}");
     high.close_stdin();
     high.wait();
@@ -178,8 +171,8 @@ fn an_alert_command_is_told_and_may_decide() {
     for fact in ["path", "owner", "owner_message", "owner_priority", "allotted_ms", "requestor", "requestor_priority"] {
         assert_eq!(alert[fact], request[fact], "{fact}");
     }
-    assert!(fleet.home.output(&["requests", "reject", "a", "-r", "no"]).status.success());
-    assert_eq!(high.end().0, Some(75));
+    fleet.home.ok(&["requests", "reject", "a", "-r", "no"]);
+    high.ends(75);
     let says = r#"echo paged; echo '{"decision": "approve", "by": "pager", "why": "nobody at home"}'"#;
     let mut high = fleet.want(&["--ask", "10m", "--alert-command", says]);
     assert_eq!(high.line(), "in");
@@ -233,9 +226,8 @@ fn an_address_on_the_web_is_told_and_may_decide() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(fleet.home.file("webhook"), mode).unwrap();
         let args = ["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "webhook", "--", "true"];
-        let bad = fleet.home.output(&args);
-        let told = String::from_utf8(bad.stderr).unwrap();
-        assert!(bad.status.code() == Some(64) && told.contains(say) && !told.contains("hunter2"), "{told}");
+        let told = fleet.home.fails(&args, 64);
+        assert!(told.contains(say) && !told.contains("hunter2"), "{told}");
     }
 }
 

@@ -30,20 +30,16 @@ fn last_attempt(mut output: Output) -> Output {
 }
 
 fn hold(home: &Home, name: &str) -> Running {
-    let mut holder = home.spawn(name, &["--foreground", "--message", "Save Content"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let holder = home.holds(name, &["--foreground", "--message", "Save Content"]);
     holder
 }
 
 fn let_go(mut holder: Running) {
-    holder.close_stdin();
-    assert_eq!(holder.end().0, Some(0));
+    holder.finish();
 }
 
 fn letters(home: &Home) -> Vec<Value> {
-    let output = home.output(&["dlq", "list", "--all", "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let told = home.json(&["dlq", "list", "--all", "--json"]);
     assert_eq!(told["unreadable"].as_array().unwrap().len(), 0, "{told}");
     told["letters"].as_array().unwrap().clone()
 }
@@ -84,7 +80,7 @@ fn a_command_that_never_gets_its_lock_is_kept_once() {
     let shown = home.output(&["dlq", "show", &id(letter)[..8]]);
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(shown.contains("Bulk Propagation") && shown.contains("-- sh -c 'touch ran'"), "{shown}");
-    let listed = String::from_utf8(home.output(&["dlq", "list"]).stdout).unwrap();
+    let listed = home.ok(&["dlq", "list"]);
     let lines: Vec<Vec<_>> = listed.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["LETTER", "FATE", "LOCK", "ATTEMPTS", "LAST", "COMMAND"]);
     assert_eq!(lines[1][1..4], ["waiting", "/locks/a", "2"], "{listed}");
@@ -119,8 +115,7 @@ fn the_settings_count_the_retries_of_the_background_only() {
     };
     // The file names a deployment on localhost:2181; this server is at another address.
     let served = Served::start(&home);
-    let mut other = home.spawn("a", &["--foreground", "--servers", &served.address], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let other = home.holds("a", &["--foreground", "--servers", &served.address]);
     let (code, line) = run("--background", &["--servers", &served.address, "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 3 attempts"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address]);
@@ -178,7 +173,7 @@ fn two_replays_at_once_run_a_letter_once() {
     let (code, told) = start().end();
     assert!(code == Some(75) && told.contains("is being replayed by"), "{told}");
     std::fs::write(home.file("go"), "").unwrap();
-    assert_eq!(first.end().0, Some(0));
+    first.ends(0);
     let mut racers: Vec<_> = (0..3).map(|_| start()).collect();
     for racer in &mut racers {
         let (code, told) = racer.end();
@@ -196,8 +191,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     let operation = id(&letters(&home)[0]).to_owned();
     let mut replay = Running::start(&mut home.command(&["dlq", "replay", &operation]));
     until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
-    replay.signal(rustix::process::Signal::KILL);
-    replay.wait();
+    replay.kill();
     assert_eq!(letters(&home)[0]["fate"], "begun");
     let path = format!("/lockkeeper/locks/{operation}");
     until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
@@ -217,12 +211,11 @@ fn dropped_letters_are_not_replayed() {
     give_up(&home, "a", &[], "touch ran");
     let_go(holder);
     let operation = id(&letters(&home)[0]).to_owned();
-    let output = home.output(&["dlq", "drop", &operation, "--reason", "not wanted"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["dlq", "drop", &operation, "--reason", "not wanted"]);
     let output = home.output(&["dlq", "replay", &operation]);
     assert!(output.status.code() == Some(1) && stderr(&output).contains("was dropped by"), "{output:?}");
     assert!(!home.file("ran").exists());
-    let shown = String::from_utf8(home.output(&["dlq", "show", &operation]).stdout).unwrap();
+    let shown = home.ok(&["dlq", "show", &operation]);
     assert!(shown.contains("not wanted"), "{shown}");
     let output = home.output(&["dlq", "list"]);
     assert!(stderr(&output).contains("no dead letter waits"), "{output:?}");
@@ -301,8 +294,7 @@ fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
     let words = ["dlq", "replay", &operation, "--foreign", "--yes"];
     let mut replay = Running::start(&mut home.command(&words));
     until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
-    replay.signal(rustix::process::Signal::KILL);
-    replay.wait();
+    replay.kill();
     let path = format!("/lockkeeper/locks/{operation}");
     until("its lock is free", || home.count(&path).0 == 0);
     let output = home.output(&words);
@@ -419,13 +411,12 @@ fn letters_of_one_operation_are_told_apart_by_their_own_ids() {
     };
     let file = home.state().join("dead-letters.jsonl");
     std::fs::write(file, letter("one", 7) + &letter("two", 8) + &letter("one", 7)).unwrap();
-    let said = |words: &[&str]| String::from_utf8(home.output(&[&["dlq"], words].concat()).stdout).unwrap();
+    let said = |words: &[&str]| home.ok(&[&["dlq"], words].concat());
     let list = said(&["list"]);
     let starts = |list: &str| list.lines().skip(1).map(|line| line[..12].trim().to_owned()).collect::<Vec<_>>();
     assert_eq!(starts(&list), ["one     wait", "two     wait"], "{list}");
-    let (code, line) = failure(&home.output(&["dlq", "drop", "op"]));
-    assert!(code == Some(64) && line.contains("2 dead letters of \"op\" wait"), "{code:?} {line}");
-    assert!(home.output(&["dlq", "drop", "one"]).status.success());
+    home.refuses(&["dlq", "drop", "op"], 64, "2 dead letters of \"op\" wait");
+    home.ok(&["dlq", "drop", "one"]);
     let list = said(&["list"]);
     assert_eq!(starts(&list), ["op      wait"], "{list}");
     assert!(said(&["list", "--all"]).contains("  dropped  "));
@@ -443,9 +434,7 @@ fn mistakes_about_letters_are_told() {
         (&["run", "a", "--retries", "many", "--", "touch", "ran"], 64, "invalid value 'many'"),
         (&["run", "a", "--lease", "1s", "--retries", "2", "--", "touch", "ran"], 64, "cannot be used with"),
     ] {
-        let (status, line) = failure(&home.output(args));
-        assert_eq!(status, Some(code), "{args:?}: {line}");
-        assert!(line.contains(say), "{args:?}: {line}");
+        home.refuses(args, code, say);
     }
     // A slip of the fingers creates no directory.
     let file = format!("file:{}", home.file("misspelt/deep/letters").display());
@@ -468,11 +457,9 @@ fn mistakes_about_letters_are_told() {
 #[test]
 fn a_refusal_that_keeps_no_letter_says_so() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--permits", "2"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a", &["--permits", "2"]);
     let words = ["run", "a", "--permits", "3", "--dead-letter", "file", "--", "touch", "ran"];
-    let (code, line) = failure(&home.output(&words));
-    assert!(code == Some(64) && line.contains("; no dead letter is kept, because another attempt fails too"), "{line}");
+    home.refuses(&words, 64, "; no dead letter is kept, because another attempt fails too");
     assert!(letters(&home).is_empty());
     let plain = failure(&home.output(&["run", "a", "--permits", "3", "--", "touch", "ran"])).1;
     assert!(!plain.contains("dead letter"), "{plain}");

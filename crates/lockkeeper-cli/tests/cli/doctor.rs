@@ -2,11 +2,10 @@
 
 use std::process::Output;
 
-use rustix::process::Signal;
 use serde_json::Value;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::harness::{Home, Served, failure, until};
+use crate::harness::{Home, Served, until};
 
 /// Returns the exit code, and the findings as `SECTION SEVERITY TEXT`, of `doctor --json`.
 fn doctor(home: &Home, args: &[&str]) -> (i32, Vec<String>) {
@@ -90,9 +89,8 @@ fn nothing_is_wrong_where_nobody_has_used_a_lock() {
 #[test]
 fn nothing_is_wrong_with_a_server_that_holds_and_a_job_that_succeeds() {
     let home = Home::new();
-    assert!(home.output(&["run", "nightly", "--once-per", "day", "--", "true"]).status.success());
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    home.ok(&["run", "nightly", "--once-per", "day", "--", "true"]);
+    let mut holder = home.holds("a", &[]);
     let output = home.output(&["doctor"]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -104,16 +102,15 @@ fn nothing_is_wrong_with_a_server_that_holds_and_a_job_that_succeeds() {
     }
     assert!(said.contains(&format!("{} (LOCKKEEPER_STATE_DIR)\n", home.state().display())), "{said}");
     // The server ends when nobody uses it. Its records are still read.
-    holder.close_stdin();
-    assert!(holder.wait().success());
-    assert!(home.output(&["server", "stop"]).status.success());
+    holder.finish();
+    home.ok(&["server", "stop"]);
     assert_eq!(doctor(&home, &[]), (0, vec![]));
 }
 
 #[test]
 fn a_failed_job_is_serious_and_a_late_one_a_notice() {
     let home = Home::new();
-    assert!(home.output(&["run", "done", "--every", "1s", "--", "true"]).status.success());
+    home.ok(&["run", "done", "--every", "1s", "--", "true"]);
     until("a whole period has passed", || doctor(&home, &[]).0 == 1);
     let (_, found) = doctor(&home, &[]);
     assert!(matches!(&found[..], [one] if one.starts_with("jobs notice done: silent: slot every 1s ")), "{found:?}");
@@ -129,8 +126,7 @@ fn a_failed_job_is_serious_and_a_late_one_a_notice() {
 #[test]
 fn a_dead_letter_that_waits_is_a_notice() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a", &[]);
     let run = ["run", "a", "--retries", "1", "--retry-delay", "1ms", "--dead-letter", "file", "--try", "--", "true"];
     assert!(!home.output(&run).status.success());
     let (code, found) = doctor(&home, &[]);
@@ -147,9 +143,8 @@ fn a_holder_that_was_asked_and_one_whose_process_has_ended_are_notices() {
     let mut asked = home.spawn("asked", &["--on-revoke", "ignore"], "echo up; cat");
     let mut killed = home.spawn("killed", &["--session-timeout", "60s"], "echo up; cat");
     assert_eq!((asked.line(), killed.line()), ("up".to_owned(), "up".to_owned()));
-    assert!(home.output(&["revoke", "asked", "--reason", "deploying"]).status.success());
-    killed.signal(Signal::KILL);
-    killed.wait();
+    home.ok(&["revoke", "asked", "--reason", "deploying"]);
+    killed.kill();
     until("both are found", || doctor(&home, &[]).1.len() == 2);
     let (code, found) = doctor(&home, &[]);
     assert_eq!(code, 1, "{found:?}");
@@ -173,8 +168,7 @@ fn a_lost_hold_an_ended_lease_and_a_pending_decision_are_notices() {
     let _asker =
         home.spawn("wanted", &["--lease", "10m", "--priority", "5", "--waiting", "100ms", "--ask", "10m"], "true");
     for running in [&mut lost, &mut ended] {
-        running.signal(Signal::KILL);
-        running.wait();
+        running.kill();
     }
     let says = ["/locks/ended: the lease of ", "/locks/lost: the hold of ", "1 decision pending about leased locks"];
     until("all are found", || {
@@ -202,8 +196,7 @@ fn a_server_that_refuses_and_a_name_without_a_server_are_serious() {
     let machine = format!("--machine={}", home.file("machine").display());
     let (code, found) = doctor(&home, &[&machine]);
     assert!(code == 2 && found[0].contains("this machine's server is not running"), "{found:?}");
-    let (code, line) = failure(&home.output(&["doctor", "--servers", "zk1,,zk2"]));
-    assert!(code == Some(64) && line.contains("is not a server"), "{line}");
+    home.refuses(&["doctor", "--servers", "zk1,,zk2"], 64, "is not a server");
 }
 
 /// What is only looked at stays as it is: no directory of jobs or of the journal is created either.
@@ -211,8 +204,7 @@ fn a_server_that_refuses_and_a_name_without_a_server_are_serious() {
 fn doctor_and_gc_create_no_node() {
     let site = Site::new();
     assert_eq!(site.nodes("/"), ["/locks", "/zookeeper"]);
-    let mut holder = site.home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = site.home.holds("a", &[]);
     until("the holder has made the place of its history", || site.nodes("/").contains(&"/lockkeeper".to_owned()));
     until("all of it", || !site.nodes("/lockkeeper").is_empty());
     let before = ["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path));
@@ -225,16 +217,14 @@ fn doctor_and_gc_create_no_node() {
         assert_eq!(site.home.output(look).status.code(), Some(0), "{look:?}");
     }
     assert_eq!(["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path)), before);
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The same name on the servers and on this user's own server: two commands that do not exclude each other.
 #[test]
 fn a_lock_that_is_also_in_use_on_the_own_server_is_a_notice() {
     let site = Site::new();
-    let mut shared = site.home.spawn("nightly", &[], "echo up; cat");
-    assert_eq!(shared.line(), "up");
+    let _shared = site.home.holds("nightly", &[]);
     assert_eq!(doctor(&site.home, &[]).0, 0);
     assert!(!site.home.state().join("data").exists(), "doctor has started the own server");
     let mut command = site.home.command(&["run", "nightly", "--", "sh", "-c", "echo up; cat"]);
@@ -251,8 +241,7 @@ fn a_lock_that_is_also_in_use_on_the_own_server_is_a_notice() {
     let list = format!("lockkeeper list --state-dir {}", site.home.state().display());
     assert!(said.contains(&list), "{said}");
     assert!(said.contains(&format!("\nscope      {} (LOCKKEEPER_SERVERS)\n", site.served.address)), "{said}");
-    own.close_stdin();
-    assert!(own.wait().success());
+    own.finish();
 }
 
 /// Kazoo's contender waits behind the node of nobody for ever.
@@ -305,8 +294,7 @@ fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
         logged.contains("  2 empty nodes deleted by ") && logged.ends_with(": /locks/one, /locks/two/three\n"),
         "{logged}"
     );
-    let logged: Value =
-        serde_json::from_slice(&site.home.output(&["admin", "gc", "two", "--log", "--json"]).stdout).unwrap();
+    let logged = site.home.json(&["admin", "gc", "two", "--log", "--json"]);
     assert_eq!(logged["cleanups"], serde_json::json!([]), "that was a command for /locks");
 }
 
@@ -316,16 +304,13 @@ fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
 fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
     let site = Site::new();
     for object in ["/P1", "/P2"] {
-        let run = site.home.output(&["run", object, "--background", "--", "true"]);
-        assert!(run.status.success(), "{run:?}");
+        site.home.ok(&["run", object, "--background", "--", "true"]);
     }
     site.create("/P3", "ask Ann");
     site.create("/other", "");
     site.create("/other/program", "");
-    let mut holder = site.home.spawn("/P2", &["--foreground"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let (code, line) = failure(&site.home.output(&["admin", "gc", "/"]));
-    assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
+    let mut holder = site.home.holds("/P2", &["--foreground"]);
+    site.home.refuses(&["admin", "gc", "/"], 64, "may be of another program");
     let answer = gc(&site.home, &["/", "--objects"]);
     assert_eq!(of_group(&answer, "recent"), ["/P1"], "used less than a day ago");
     let answer = gc(&site.home, &["/", "--objects", "--empty"]);
@@ -337,8 +322,7 @@ fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
     assert_eq!(of_group(&answer, "note"), ["/P3"]);
     assert_eq!(site.nodes("/other"), ["/other/program"]);
     assert!(text(&site.home.output(&["admin", "gc", "/", "--log"])).ends_with(": /P1\n"));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The tombstone of a killed holder delays the next grant, and nobody waits for it.
@@ -346,22 +330,19 @@ fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
 fn gc_deletes_a_tombstone_once_its_delay_has_passed_for_sure() {
     let home = Home::new();
     // The server's time is asked for where jobs are.
-    assert!(home.output(&["run", "job", "--once-per", "day", "--", "true"]).status.success());
-    let mut holder = home.spawn("a", &["--lock-delay", "1ms", "--session-timeout", "1s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    home.ok(&["run", "job", "--once-per", "day", "--", "true"]);
+    let mut holder = home.starts("a", &["--lock-delay", "1ms", "--session-timeout", "1s"], "echo up; exec sleep 1000");
     assert!(gc(&home, &[])["nodes"].as_array().unwrap().iter().all(|node| node["kind"] != "tombstone"), "it is held");
-    let mut killed = home.spawn("b", &["--lock-delay", "1h", "--session-timeout", "1s"], "echo up; exec sleep 1000");
-    assert_eq!(killed.line(), "up");
+    let mut killed = home.starts("b", &["--lock-delay", "1h", "--session-timeout", "1s"], "echo up; exec sleep 1000");
     for running in [&mut holder, &mut killed] {
-        running.signal(Signal::KILL);
-        running.wait();
+        running.kill();
     }
     until("both holds are abandoned", || {
         let answer = gc(&home, &[]);
         of_group(&answer, "tombstones").len() + of_group(&answer, "delaying").len() == 2
     });
     // A later transaction dates the loss.
-    assert!(home.output(&["jobs"]).status.success());
+    home.ok(&["jobs"]);
     until("one delay has passed", || of_group(&gc(&home, &[]), "tombstones").len() == 1);
     let (code, found) = doctor(&home, &[]);
     assert_eq!(
@@ -378,8 +359,7 @@ fn gc_deletes_a_tombstone_once_its_delay_has_passed_for_sure() {
 #[test]
 fn gc_refuses_the_root_and_says_if_nothing_is_left() {
     let site = Site::new();
-    let (code, line) = failure(&site.home.output(&["admin", "gc", "/", "--empty"]));
-    assert!(code == Some(64) && line.contains("may be of another program"), "{line}");
+    site.home.refuses(&["admin", "gc", "/", "--empty"], 64, "may be of another program");
     let output = site.home.output(&["admin", "gc"]);
     assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("nothing is left below /locks"));
@@ -393,8 +373,7 @@ fn a_realm_that_is_down_is_a_finding_and_the_others_are_shown() {
     let home = Home::new();
     std::fs::write(home.file("realms.toml"), realms).unwrap();
     let config = ["--config", "realms.toml"];
-    let mut holder = home.spawn("a/x", &config, "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a/x", &config);
     let (code, answer) = diagnosis(&home, &config);
     assert_eq!(code, 2, "{answer}");
     let [up, down] = &answer["places"].as_array().unwrap()[..] else { panic!("{answer}") };
@@ -417,7 +396,7 @@ fn apaches_ensemble_without_one_server_is_serious_and_its_locks_are_still_seen()
 
     let apache = Apache::ensemble(3, Options::default()).unwrap();
     let home = Home::with_servers(&apache.connect_string());
-    assert!(home.output(&["run", "nightly", "--once-per", "day", "--", "true"]).status.success());
+    home.ok(&["run", "nightly", "--once-per", "day", "--", "true"]);
     assert_eq!(doctor(&home, &[]), (0, vec![]));
     let leader = apache.leader().unwrap();
     let stopped = (leader + 1) % 3;
@@ -443,7 +422,7 @@ fn a_leader_of_apaches_that_hangs_is_missed_by_doctor_and_by_the_verb_that_fails
     let options = Options::default().tick(std::time::Duration::from_secs(1)).config("syncLimit", "20");
     let apache = Apache::ensemble(3, options).unwrap();
     let home = Home::with_servers(&apache.connect_string());
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let leader = apache.leader().unwrap();
     apache.pause(leader);
     let (code, found) = doctor(&home, &[]);

@@ -1,6 +1,6 @@
 //! Contentserv's four errors as exit statuses; each message names the lock and the request's message.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
@@ -37,8 +37,7 @@ fn not_in_time_is_75() {
     let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
     assert_eq!(holder.line(), "up");
     let mut late = Running::start(&mut run(&home, &served.address, &["--wait", "2s"], "touch ran"));
-    let (code, line) = late.end();
-    assert_eq!(code, Some(75), "{line}");
+    let line = late.ends(75);
     names_it(&line);
     assert!(!home.file("ran").exists());
     holder.close_stdin();
@@ -66,16 +65,14 @@ fn a_session_that_ended_in_the_queue_is_80() {
     let mut waiting = run(&home, &served.address, &more, "touch ran");
     let mut waiting = Running::start(waiting.env("LOCKKEEPER_CONNECTION_RETRY", "1000"));
     let waiters = || {
-        let output = home.output(&["show", "P1", "--json", "--servers", &served.address]);
-        let lock: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let lock = home.json(&["show", "P1", "--json", "--servers", &served.address]);
         lock["waiters"].as_array().unwrap().len()
     };
     until("it waits", || waiters() == 1);
     waiting.signal(Signal::STOP);
     until("its session is over", || waiters() == 0);
     waiting.signal(Signal::CONT);
-    let (code, line) = waiting.end();
-    assert_eq!(code, Some(69), "{line}");
+    let line = waiting.ends(69);
     names_it(&line);
     assert!(!home.file("ran").exists());
     holder.close_stdin();
@@ -91,8 +88,7 @@ fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
     let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
     assert_eq!(holder.line(), "up");
     let show = |kind: &str| {
-        let output = home.output(&["show", "P1", "--json", "--servers", &served.address]);
-        let lock: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let lock = home.json(&["show", "P1", "--json", "--servers", &served.address]);
         lock[kind].as_array().unwrap().clone()
     };
     for joins_again in [false, true] {
@@ -106,21 +102,16 @@ fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
         waiting.signal(Signal::STOP);
         let node = show("waiters")[0]["node"].as_str().unwrap().to_owned();
         let words = ["break", "P1", "--node", &node, "--reason", "it hangs", "--yes", "--servers", &served.address];
-        let output = home.output(&words);
-        assert!(output.status.success(), "{output:?}");
+        home.ok(&words);
         until("its session is over", || sessions(&served.address) == 1);
         waiting.signal(Signal::CONT);
         let told = if joins_again {
-            let mut told = String::new();
-            while !told.contains("was broken by ") {
-                assert_ne!(waiting.stderr.read_line(&mut told).unwrap(), 0, "{told}");
-            }
+            let told = waiting.told_of("was broken by ");
             waiting.signal(Signal::TERM);
             waiting.wait();
             told
         } else {
-            let (code, told) = waiting.end();
-            assert_eq!(code, Some(69), "{told}");
+            let told = waiting.ends(69);
             told
         };
         assert!(told.contains("the wait for /locks/P1 was broken by ") && told.contains(": it hangs"), "{told}");
@@ -144,14 +135,12 @@ fn nothing_there_to_unlock_is_81() {
     until("it watches its node", || proxy.records().iter().any(|record| watched(&record.what)));
     // The holder gets no event before it asks for the release itself.
     let untold = proxy.hold_watch_events();
-    let output = home.output(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
     let looks = || proxy.counts().requested.of(OpCode::GetData);
     let before = looks();
     holder.close_stdin();
     until("it looks for its mark", || looks() > before);
     untold.release();
-    let (code, line) = holder.end();
-    assert_eq!(code, Some(76), "{line}");
+    let line = holder.ends(76);
     names_it(&line);
 }

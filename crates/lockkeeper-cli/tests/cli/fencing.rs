@@ -11,10 +11,9 @@ use crate::harness::{BINARY, Home, Served, failure, until};
 #[test]
 fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
     let home = Home::new();
-    let mut stale = home.spawn("nightly", &[], "echo up; cat");
-    assert_eq!(stale.line(), "up");
+    let mut stale = home.holds("nightly", &[]);
     let token = home.show("nightly")["holders"][0]["token"].as_i64().unwrap();
-    assert!(home.output(&["break", "nightly", "-r", "test", "-y"]).status.success());
+    home.ok(&["break", "nightly", "-r", "test", "-y"]);
     let script = format!("echo new | {BINARY} fence report && cat report");
     let mut next = home.spawn("nightly", &[], &script);
     assert_eq!(next.line(), "new");
@@ -32,7 +31,7 @@ fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
     }
     assert_eq!(fs::read_to_string(home.file("report")).unwrap(), "new\n");
     assert!(!home.file("ran").exists());
-    assert_eq!(stale.end().0, Some(76));
+    stale.ends(76);
 }
 
 #[test]
@@ -73,8 +72,7 @@ fn a_command_behind_the_gate_keeps_others_out_and_its_own_exit_status() {
     assert_eq!(first.wait().code(), Some(7));
     let output = second.wait_with_output().unwrap();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"done\n".as_slice()));
-    let (code, _) = failure(&home.output(&["fence", "dir", "--token", "6", "--", "no-such-program"]));
-    assert_eq!(code, Some(127));
+    home.failure(&["fence", "dir", "--token", "6", "--", "no-such-program"], 127);
 }
 
 #[test]
@@ -87,9 +85,7 @@ fn fence_refuses_invalid_tokens() {
         (&["fence", "no/such/directory", "--token", "7"], 70, "finding the directory of no/such/directory"),
     ];
     for (args, expected, say) in cases {
-        let (code, line) = failure(&home.output(args));
-        assert_eq!(code, Some(expected), "{args:?}: {line}");
-        assert!(line.contains(say), "{args:?}: {line}");
+        home.refuses(args, expected, say);
     }
     let script = format!("{BINARY} fence x; echo $?");
     let output = home.output(&["run", "a", "b", "--", "sh", "-c", &script]);
@@ -103,9 +99,7 @@ fn a_command_under_permits_is_told_that_it_has_no_token() {
     let home = Home::new();
     let script = "echo x | \"$0\" fence f";
     let lockkeeper = crate::harness::BINARY;
-    let output = home.output(&["run", "a", "--permits", "3", "--", "sh", "-c", script, lockkeeper]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(64), "{told}");
+    let told = home.fails(&["run", "a", "--permits", "3", "--", "sh", "-c", script, lockkeeper], 64);
     assert!(told.contains("holds permits or a shared lock, which have no token"), "{told}");
 }
 
@@ -122,33 +116,29 @@ fn an_epoch_puts_the_tokens_of_a_server_that_begins_anew_above_the_old_ones() {
     let tokens = [run(&home), run(&home), run(&home)];
     assert!(tokens.is_sorted());
     let anew = Home::new();
-    let (code, line) = failure(&anew.output(&["admin", "epoch"]));
-    assert_eq!(code, Some(69), "{line}");
+    anew.failure(&["admin", "epoch"], 69);
     assert!(run(&anew) <= tokens[2]);
-    assert!(home.output(&["fence", "f", "--token", &tokens[2].to_string(), "--", "true"]).status.success());
+    home.ok(&["fence", "f", "--token", &tokens[2].to_string(), "--", "true"]);
     let stale = home.output(&["fence", "f", "--token", &tokens[0].to_string(), "--", "true"]);
     assert_eq!(stale.status.code(), Some(76));
     let hint = format!("lockkeeper admin epoch --above {}", tokens[2]);
     assert!(String::from_utf8_lossy(&stale.stderr).contains(&hint), "{stale:?}");
     // The epoch cannot be lowered again, so the command needs a confirmation; here is no terminal.
-    let (code, line) = failure(&anew.output(&["admin", "epoch", "--above", &tokens[2].to_string()]));
-    assert!(code == Some(64) && line.contains("there is no terminal to ask on"), "{line}");
-    let told: serde_json::Value = serde_json::from_slice(&anew.output(&["admin", "epoch", "--json"]).stdout).unwrap();
+    anew.refuses(&["admin", "epoch", "--above", &tokens[2].to_string()], 64, "there is no terminal to ask on");
+    let told = anew.json(&["admin", "epoch", "--json"]);
     assert_eq!(told["epoch"], 0);
-    let output = anew.output(&["admin", "epoch", "--yes", "--above", &tokens[2].to_string()]);
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = anew.ok(&["admin", "epoch", "--yes", "--above", &tokens[2].to_string()]);
     assert_eq!(text, format!("token epoch 1: tokens are above {}\n", 1_i64 << 48));
     let first = run(&anew);
     assert!(first > tokens[2] && first > 1 << 48);
     // Raised again, above its own tokens; and never lowered.
-    assert!(anew.output(&["admin", "epoch", "--yes", "--above", &first.to_string()]).status.success());
+    anew.ok(&["admin", "epoch", "--yes", "--above", &first.to_string()]);
     // Nothing changes, so nothing is to be confirmed.
-    assert!(anew.output(&["admin", "epoch", "--above", "1"]).status.success());
-    let output = anew.output(&["admin", "epoch", "--json"]);
-    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    anew.ok(&["admin", "epoch", "--above", "1"]);
+    let told = anew.json(&["admin", "epoch", "--json"]);
     assert_eq!((&told["epoch"], &told["above"]), (&2.into(), &(2_i64 << 48).into()));
     until("it is granted above", || run(&anew) > 2 << 48);
-    assert_eq!(failure(&anew.output(&["admin", "epoch", "--yes", "--above", "9223372036854775807"])).0, Some(64));
+    anew.failure(&["admin", "epoch", "--yes", "--above", "9223372036854775807"], 64);
 }
 
 /// Runs `lockkeeper fence ARGS` in a shell, which may redirect its input.

@@ -104,8 +104,7 @@ fn the_picture_of_the_readme_shows_what_a_terminal_shows() {
         lines.extend(shown(&home, &served.address, typed).iter().map(|line| steady(line)));
     }
     for run in [&mut holder, &mut waiter] {
-        run.close_stdin();
-        assert!(run.wait().success());
+        run.finish();
     }
     compare("first", &lines);
 }

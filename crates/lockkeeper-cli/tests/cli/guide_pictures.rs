@@ -1,12 +1,9 @@
 //! The pictures of the guide that show who gets a lock when. Each one is drawn from what real commands and servers did.
 
-use std::io::BufRead;
-
-use rustix::process::Signal;
 use serde_json::Value;
 use zookeeper_client as zk;
 
-use crate::harness::{Home, Running, Served, until};
+use crate::harness::{Home, Running, Served, served, until};
 use crate::pictures::{self, Chart, State};
 
 /// A command that says that it runs, and ends with its standard input.
@@ -95,8 +92,7 @@ fn the_picture_of_a_queue_shows_who_is_granted_a_lock_after_whom() {
     all[1].runs();
     chart.row("A releases the lock: the first waiter is granted it", states(&home.show("orders"), &all));
     let killed = all[1].run.as_mut().unwrap();
-    killed.signal(Signal::KILL);
-    killed.wait();
+    killed.kill();
     chart.row("B is killed. The servers wait until its session expires", states(&home.show("orders"), &all));
     all[2].runs();
     all[1].ended = Some("its session has expired".to_owned());
@@ -172,9 +168,7 @@ impl<'h> Article<'h> {
 
 #[test]
 fn the_picture_of_contentservs_scenarios_shows_foreground_before_background() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let article = |path, heading: &str, clients: &[(&'static str, &str)]| {
         Article::new(&home, &runtime, &served.address, path, heading, clients)
@@ -282,11 +276,7 @@ impl Lease {
     fn asks(&mut self, args: &[&str], limit: &str, event: &str) {
         let mut requestor = self.home.spawn("db7", &[&["--lease", "1h"], args].concat(), RUNS);
         assert_eq!(self.owner.line(), "asked");
-        let mut said = String::new();
-        while !said.contains("waiting for ") {
-            said.clear();
-            assert!(requestor.stderr.read_line(&mut said).unwrap() > 0, "it ended");
-        }
+        let said = requestor.told_of("waiting for ");
         assert!(said.contains("held by batch") && said.contains(limit), "{said}");
         self.requestor = Some(requestor);
         self.states =
@@ -298,8 +288,7 @@ impl Lease {
     fn passes(&mut self, status: i32, event: &str) {
         let requestor = self.requestor.as_mut().unwrap();
         assert_eq!(requestor.line(), "runs");
-        let (code, said) = self.owner.end();
-        assert_eq!(code, Some(status), "{said}");
+        self.owner.ends(status);
         self.states = [State::Ended(format!("ends with status {status}")), State::Holds("holds".to_owned())];
         assert_ne!(self.record()["owner"], "batch");
         self.row(event);

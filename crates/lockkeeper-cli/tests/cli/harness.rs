@@ -105,11 +105,59 @@ impl Home {
         Running::start(&mut self.command(&command))
     }
 
+    /// The same with a script that prints `up` first; returns when it has.
+    pub(crate) fn starts(&self, name: &str, args: &[&str], script: &str) -> Running {
+        let mut running = self.spawn(name, args, script);
+        let line = running.line();
+        assert_eq!(line, "up", "{name} {args:?}");
+        running
+    }
+
+    /// Starts a run that holds its lock until its standard input ends; returns when it holds it.
+    pub(crate) fn holds(&self, name: &str, args: &[&str]) -> Running {
+        self.starts(name, args, "echo up; cat")
+    }
+
+    /// Runs a command that must end with this status; returns its standard output.
+    pub(crate) fn says(&self, args: &[&str], code: i32) -> String {
+        let output = self.output(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs a command that must succeed; returns its standard output.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        self.says(args, 0)
+    }
+
+    /// The same of a command that prints JSON.
+    pub(crate) fn json(&self, args: &[&str]) -> Value {
+        serde_json::from_str(&self.ok(args)).unwrap()
+    }
+
+    /// Runs a command that must end with this status; returns its standard error.
+    pub(crate) fn fails(&self, args: &[&str], code: i32) -> String {
+        let output = self.output(args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Runs a command that must fail with this status; returns its line of failure.
+    pub(crate) fn failure(&self, args: &[&str], code: i32) -> String {
+        let (ended, line) = failure(&self.output(args));
+        assert_eq!(ended, Some(code), "{args:?}: {line}");
+        line
+    }
+
+    /// The same, and the line must have this text.
+    pub(crate) fn refuses(&self, args: &[&str], code: i32, say: &str) {
+        let line = self.failure(args, code);
+        assert!(line.contains(say), "{args:?}: {say:?} is missing in {line}");
+    }
+
     /// Returns the output of `show --json` for a lock.
     pub(crate) fn show(&self, name: &str) -> Value {
-        let output = self.output(&["show", name, "--json"]);
-        assert!(output.status.success(), "{output:?}");
-        let lock = serde_json::from_slice(&output.stdout).unwrap();
+        let lock = self.json(&["show", name, "--json"]);
         check_shape(&lock);
         lock
     }
@@ -206,6 +254,22 @@ impl Running {
         Pid::from_raw(line.parse().unwrap_or_else(|_| panic!("{line:?} is no pid"))).unwrap()
     }
 
+    /// Returns the next line of its standard error.
+    pub(crate) fn told(&mut self) -> String {
+        let mut line = String::new();
+        assert_ne!(self.stderr.read_line(&mut line).unwrap(), 0, "it has ended");
+        line
+    }
+
+    /// Returns its standard error up to a line with this text.
+    pub(crate) fn told_of(&mut self, text: &str) -> String {
+        let mut told = String::new();
+        while !told.contains(text) {
+            assert_ne!(self.stderr.read_line(&mut told).unwrap(), 0, "no {text:?} in {told}");
+        }
+        told
+    }
+
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
@@ -223,6 +287,24 @@ impl Running {
     /// Closes its standard input.
     pub(crate) fn close_stdin(&mut self) {
         drop(self.child.stdin.take());
+    }
+
+    /// Closes its standard input. It must end with success.
+    pub(crate) fn finish(&mut self) {
+        self.close_stdin();
+        self.ends(0);
+    }
+
+    /// Waits for its end, which must be with this status; returns the rest of its standard error.
+    pub(crate) fn ends(&mut self, status: i32) -> String {
+        let (code, text) = self.end();
+        assert_eq!(code, Some(status), "{text}");
+        text
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait();
     }
 
     /// Waits for its end.
@@ -294,6 +376,13 @@ impl Served {
         let address = running.line();
         Served { running, address }
     }
+}
+
+/// Returns a server, and a user of it.
+pub(crate) fn served() -> (Served, Home) {
+    let served = Served::start(&Home::new());
+    let home = Home::with_servers(&served.address);
+    (served, home)
 }
 
 /// Whether a process runs; a zombie does not.

@@ -42,14 +42,12 @@ fn readers_behind_a_long_writer_are_not_stopped() {
 /// Checks that a job with the default session timeout runs on while its server restarts.
 fn a_job_outlasts(servers: &str, restart: impl FnOnce()) {
     let home = Home::with_servers(servers);
-    let mut job = home.spawn("a", &[], "echo up; read line; echo done");
-    assert_eq!(job.line(), "up");
+    let mut job = home.starts("a", &[], "echo up; read line; echo done");
     restart();
     until("the lock is held at the server", || home.count("a") == (1, 0));
     job.close_stdin();
     assert_eq!(job.line(), "done");
-    let (code, text) = job.end();
-    assert_eq!(code, Some(0), "{text}");
+    job.ends(0);
 }
 
 /// How long the server is away, in addition to its start.

@@ -90,7 +90,7 @@ fn the_help_of_the_command_has_five_groups_however_it_is_asked_for() {
     let groups = text.lines().skip(3).filter(|line| !line.starts_with(' '));
     assert_eq!(groups.count(), 5, "{text}");
     assert_eq!(text, help(&home, &[], "-h", 80));
-    assert_eq!(text, String::from_utf8(home.output(&["help"]).stdout).unwrap());
+    assert_eq!(text, home.ok(&["help"]));
 }
 
 /// Each option is under the heading of its subject.
@@ -135,7 +135,7 @@ fn verbs_that_people_type_first_exist_or_are_suggested() {
     assert_eq!(text(&["version"]), text(&["--version"]));
     assert!(text(&["help"]).contains("Usage: lockkeeper"));
     assert_eq!(text(&["help", "run"]), text(&["run", "--help"]));
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     for list in ["ls", "ps"] {
         assert_eq!(text(&[list, "--json"]), text(&["list", "--json"]));
     }
@@ -255,7 +255,7 @@ fn a_misspelt_option_is_recognised() {
 #[test]
 fn every_manual_page_is_printed_and_written() {
     let home = Home::new();
-    let page = |args: &[&str]| String::from_utf8(home.output(&[&["man"], args].concat()).stdout).unwrap();
+    let page = |args: &[&str]| home.ok(&[&["man"], args].concat());
     assert!(page(&[]).contains(".TH lockkeeper 1"));
     assert!(page(&["run"]).contains(".TH lockkeeper-run 1") && page(&["run"]).contains("\\-\\-try"));
     assert!(page(&["dlq", "replay"]).contains(".TH lockkeeper-dlq-replay 1"));

@@ -1,6 +1,5 @@
 //! `history`, and what `run` records for it.
 
-use std::io::BufRead;
 use std::process::Stdio;
 
 use rustix::process::Signal;
@@ -10,9 +9,7 @@ use crate::harness::{Home, Running, Served, until};
 
 /// Returns the entries of the history of a lock, the oldest first.
 fn entries(home: &Home, name: &str) -> Vec<Value> {
-    let output = home.output(&["history", name, "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let document = home.json(&["history", name, "--json"]);
     document["entries"].as_array().unwrap().clone()
 }
 
@@ -28,14 +25,14 @@ fn values(fields: [Value; 3]) -> [Value; 3] {
 #[test]
 fn each_run_is_recorded_with_its_end() {
     let home = Home::new();
-    assert!(home.output(&["run", "nightly", "-m", "nightly index", "--", "true"]).status.success());
+    home.ok(&["run", "nightly", "-m", "nightly index", "--", "true"]);
     assert_eq!(home.output(&["run", "nightly", "--", "sh", "-c", "exit 3"]).status.code(), Some(3));
     let entries = entries(&home, "nightly");
     let expected =
         [values(["hold".into(), "released".into(), 0.into()]), values(["hold".into(), "released".into(), 3.into()])];
     assert_eq!(fields(&entries, ["entry", "end", "status"]), expected);
     assert_eq!(entries[0]["message"], "nightly index");
-    let text = String::from_utf8(home.output(&["history", "nightly"]).stdout).unwrap();
+    let text = home.ok(&["history", "nightly"]);
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("WHEN "), "{text}");
     assert!(
@@ -47,7 +44,7 @@ fn each_run_is_recorded_with_its_end() {
 #[test]
 fn what_is_switched_off_is_not_recorded() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--no-history", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--no-history", "--", "true"]);
     let mut by_variable = home.command(&["run", "a", "--", "true"]);
     assert!(by_variable.env("LOCKKEEPER_HISTORY", "false").status().unwrap().success());
     assert_eq!(entries(&home, "a"), [] as [Value; 0]);
@@ -85,7 +82,7 @@ fn a_refused_try_is_counted_and_names_the_holder() {
         [values(["refused".into(), "taken".into(), 3.into()]), values(["refused".into(), "gave_up".into(), 1.into()])];
     assert_eq!(fields(&entries, ["entry", "reason", "count"]), expected);
     assert_eq!(entries[0]["holder_message"], "manual rerun");
-    let text = String::from_utf8(home.output(&["history", "a"]).stdout).unwrap();
+    let text = home.ok(&["history", "a"]);
     assert!(
         text.contains("(holds now; granted then or later) (manual rerun)") && text.contains("refused 3 x in "),
         "{text}"
@@ -100,11 +97,10 @@ fn a_killed_holder_is_known_from_its_successor() {
     holder.line();
     let mut next = Running::start(home.command(&["run", "a", "--", "true"]).stderr(Stdio::piped()));
     // The line about the wait says that it has seen the holder.
-    let mut line = String::new();
-    next.stderr.read_line(&mut line).unwrap();
+    let line = next.told();
     assert!(line.contains("waiting for /locks/a: held by "), "{line}");
     holder.signal(Signal::KILL);
-    assert_eq!(next.end().0, Some(0));
+    next.ends(0);
     let entries = entries(&home, "a");
     assert_eq!(
         fields(&entries, ["entry", "end", "loss"])[0],
@@ -131,8 +127,7 @@ fn why_explains_a_moment_that_is_over() {
     let text = why(&[]);
     assert!(text.contains("NOT RUN: taken by ") && text.contains(", manual rerun\n"), "{text}");
     assert!(text.contains(&holds) && text.contains(", and still (manual rerun)\n"), "{text}");
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
     let text = why(&[]);
     assert!(text.contains(&holds) && text.contains(" (manual rerun), released\n"), "{text}");
     assert!(text.contains("then      nobody is recorded to have asked again\n"), "{text}");
@@ -148,7 +143,7 @@ fn a_revoked_hold_names_who_asked() {
     let home = Home::new();
     let mut holder = home.spawn("a", &[], "echo; exec sleep 1000");
     holder.line();
-    assert!(home.output(&["revoke", "a", "--reason", "rebalance", "--wait", "60s"]).status.success());
+    home.ok(&["revoke", "a", "--reason", "rebalance", "--wait", "60s"]);
     holder.end();
     let entries = entries(&home, "a");
     assert_eq!(entries[0]["end"], "revoked");
@@ -158,7 +153,7 @@ fn a_revoked_hold_names_who_asked() {
 #[test]
 fn a_job_is_in_the_history_of_its_lock_too() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--once-per", "day", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--once-per", "day", "--", "true"]);
     let entries = entries(&home, "a");
     assert_eq!(fields(&entries, ["entry", "end", "status"]), [values(["hold".into(), "released".into(), 0.into()])]);
 }
@@ -174,14 +169,14 @@ fn a_request_without_a_server_is_recorded_when_one_answers_again() {
         assert_eq!(output.status.code(), Some(69), "{output:?}");
     }
     served.running.signal(Signal::CONT);
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    home.ok(&["run", "b", "--", "true"]);
     let entries = entries(&home, "a");
     assert_eq!(
         fields(&entries, ["entry", "reason", "count"]),
         [values(["refused".into(), "unreachable".into(), 2.into()])]
     );
     assert_eq!(entries[0]["message"], "nightly index");
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    home.ok(&["run", "b", "--", "true"]);
     assert_eq!(self::entries(&home, "a")[0]["count"], 2, "it is sent once");
 }
 
@@ -190,8 +185,7 @@ fn a_request_without_a_server_is_recorded_when_one_answers_again() {
 fn a_hold_whose_release_no_server_confirmed_is_recorded_with_the_times_of_the_hold() {
     let served = Served::start(&Home::new());
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; read line; date +%s%3N");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["-m", "nightly index"], "echo up; read line; date +%s%3N");
     // The own node is watched by then, and so the time of the grant is known.
     until("it is watched", || home.show("a")["holders"][0]["since_ms"].as_i64().unwrap() + 1_000 < now_ms());
     served.running.signal(Signal::STOP);
@@ -202,7 +196,7 @@ fn a_hold_whose_release_no_server_confirmed_is_recorded_with_the_times_of_the_ho
     let gave_up = now_ms();
     served.running.signal(Signal::CONT);
     until("it is recorded", || {
-        assert!(home.output(&["run", "b", "--", "true"]).status.success());
+        home.ok(&["run", "b", "--", "true"]);
         !entries(&home, "a").is_empty()
     });
     let entries = entries(&home, "a");
@@ -210,7 +204,7 @@ fn a_hold_whose_release_no_server_confirmed_is_recorded_with_the_times_of_the_ho
     assert_eq!((&hold["end"], &hold["message"]), (&"released".into(), &"nightly index".into()));
     let recorded = hold["ended_ms"].as_i64().unwrap();
     assert!(recorded < gave_up - 4_000 && (recorded - ended).abs() < 2_000, "{ended} {gave_up} {hold}");
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
+    home.ok(&["run", "b", "--", "true"]);
     assert_eq!(self::entries(&home, "a").len(), 1, "it is sent once");
 }
 
@@ -218,16 +212,14 @@ fn a_hold_whose_release_no_server_confirmed_is_recorded_with_the_times_of_the_ho
 fn a_hold_that_an_outage_ended_is_recorded_when_a_server_answers_again() {
     let served = Served::start(&Home::new());
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--session-timeout", "4s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--session-timeout", "4s"], "echo up; exec sleep 1000");
     served.running.signal(Signal::STOP);
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(76), "{text}");
+    holder.ends(76);
     let lost = now_ms();
     served.running.signal(Signal::CONT);
     // A command sends what is kept for a second at most, and the next one goes on.
     until("it is recorded", || {
-        assert!(home.output(&["run", "b", "--", "true"]).status.success());
+        home.ok(&["run", "b", "--", "true"]);
         !entries(&home, "a").is_empty()
     });
     let entries = entries(&home, "a");
@@ -250,22 +242,21 @@ fn why_names_the_holder_of_a_past_moment_by_the_records_of_its_job_and_by_who_wa
         holder.line();
         let pid = holder.pid().as_raw_nonzero().get();
         assert_eq!(home.output(&["run", name, "--try", "--", "true"]).status.code(), Some(75));
-        holder.signal(Signal::KILL);
-        holder.wait();
+        holder.kill();
         until("its session is over", || home.count(name) == (0, 0));
         let refused = entries(&home, name);
         let refused = refused.iter().find(|entry| entry["entry"] == "refused").unwrap();
         let at = jiff::Timestamp::from_millisecond(refused["last_ms"].as_i64().unwrap()).unwrap().to_string();
         (pid, at)
     };
-    let why = |name: &str, at: &str| String::from_utf8(home.output(&["why", name, "--at", at]).stdout).unwrap();
+    let why = |name: &str, at: &str| home.ok(&["why", name, "--at", at]);
     let (pid, at) = crash("job", &["--every", "1s"]);
     let text = why("job", &at);
     let line = |text: &str, start: &str| text.lines().find(|line| line.starts_with(start)).unwrap().to_owned();
     let holder = line(&text, "holder ");
     assert!(holder.contains(&format!("(pid {pid}), slot every 1s: ")), "{text}");
     // The next machine that asks runs the next slot.
-    assert!(home.output(&["run", "job", "--every", "1s", "--", "true"]).status.success());
+    home.ok(&["run", "job", "--every", "1s", "--", "true"]);
     let then = line(&why("job", &at), "then ");
     assert!(then.starts_with("then      held by ") && !then.contains(&format!("(pid {pid})")), "{then}");
 
@@ -279,21 +270,21 @@ fn why_names_the_holder_of_a_past_moment_by_the_records_of_its_job_and_by_who_wa
 fn the_history_of_all_locks_names_each() {
     let home = Home::new();
     for name in ["a", "team/b"] {
-        assert!(home.output(&["run", name, "--", "true"]).status.success());
+        home.ok(&["run", name, "--", "true"]);
     }
-    let text = String::from_utf8(home.output(&["history", "--all"]).stdout).unwrap();
+    let text = home.ok(&["history", "--all"]);
     assert!(text.starts_with("LOCK ") && text.contains("\nteam/b  ") && text.contains("\na  "), "{text}");
-    let text = String::from_utf8(home.output(&["history", "--all", "team"]).stdout).unwrap();
+    let text = home.ok(&["history", "--all", "team"]);
     assert!(text.contains("\nteam/b  ") && !text.contains("\na  "), "{text}");
 }
 
 #[test]
 fn who_follows_a_history_reads_each_new_entry() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let mut follow = Running::start(home.command(&["history", "a", "--follow"]).stdin(Stdio::null()));
     assert!(follow.line().ends_with("  released"));
-    assert!(home.output(&["run", "a", "-m", "the second", "--", "true"]).status.success());
+    home.ok(&["run", "a", "-m", "the second", "--", "true"]);
     assert!(follow.line().ends_with("  released (the second)"));
     follow.signal(Signal::TERM);
     follow.wait();

@@ -10,20 +10,13 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use self::foreign::{Foreign, Nodes};
-use crate::harness::{BINARY, Home, Running, Served, is_alive, until};
+use crate::harness::{BINARY, Home, Running, is_alive, served, until};
 
 /// How many wait in a long queue.
 const MANY: usize = 12;
 
 /// A job that ends when its run does.
 const SLEEPS: &str = "echo up; exec sleep 1000";
-
-/// Returns what a verb prints, and checks its exit status.
-fn said(home: &Home, args: &[&str], code: i32) -> String {
-    let output = home.output(args);
-    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// Checks that a verb names all of these.
 fn names(text: &str, all: &[&str]) {
@@ -53,15 +46,9 @@ fn solve(home: &Home, text: &str, begins: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn holds(home: &Home, name: &str, args: &[&str], script: &str) -> Running {
-    let mut running = home.spawn(name, args, script);
-    assert_eq!(running.line(), "up");
-    running
-}
-
 /// A run whose command takes another lock when a line comes.
 fn nested(home: &Home, outer: &[&str], inner: &str) -> Running {
-    holds(home, outer[0], &outer[1..], &format!("echo up; read line; exec {BINARY} run {inner} -- echo in"))
+    home.starts(outer[0], &outer[1..], &format!("echo up; read line; exec {BINARY} run {inner} -- echo in"))
 }
 
 fn go_on(running: &mut Running) {
@@ -75,20 +62,20 @@ fn first_holder(home: &Home, name: &str) -> Value {
 /// Many wait behind one that takes longer than the others did.
 fn a_hot_lock(home: &Home) {
     for _ in 0..3 {
-        assert!(home.output(&["run", "hot/import", "--", "true"]).status.success());
+        home.ok(&["run", "hot/import", "--", "true"]);
     }
-    let mut slow = holds(home, "hot/import", &["-m", "a very large file"], SLEEPS);
+    let mut slow = home.starts("hot/import", &["-m", "a very large file"], SLEEPS);
     let mut waiters: Vec<_> = (0..MANY).map(|_| home.spawn("hot/import", &[], "true")).collect();
     until("all wait", || home.count("hot/import") == (1, MANY));
-    let mut cool = holds(home, "hot/a", &[], "echo up; cat");
+    let mut cool = home.holds("hot/a", &[]);
     let mut one = home.spawn("hot/a", &[], "true");
     until("it waits", || home.count("hot/a") == (1, 1));
 
-    let list = said(home, &["list", "hot", "--sort", "wait"], 0);
+    let list = home.ok(&["list", "hot", "--sort", "wait"]);
     let order: Vec<_> = list.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
     assert_eq!(order, ["LOCK", "hot/import", "hot/a"], "{list}");
     names(list.lines().nth(1).unwrap(), &[&format!("  {MANY}  "), "(a very large file)"]);
-    let why = || said(home, &["why", "hot/import", "--mine"], 0);
+    let why = || home.ok(&["why", "hot/import", "--mine"]);
     until("it takes longer than ever", || why().contains(" times as long"));
     let why = solve(home, &why(), "why hot/import --mine --all");
     names(
@@ -107,7 +94,7 @@ fn a_hot_lock(home: &Home) {
     names(&why, &[&format!(": place 1 of {MANY}, waited "), "; to go: until its holder has ended\n"]);
 
     solve(home, &why, "revoke hot/import");
-    assert_eq!(slow.end().0, Some(128 + 15));
+    slow.ends(128 + 15);
     assert!(waiters.iter_mut().all(|waiter| waiter.wait().success()));
     assert_eq!(home.count("hot/import"), (0, 0));
     cool.close_stdin();
@@ -117,15 +104,15 @@ fn a_hot_lock(home: &Home) {
 /// A job hangs, and its shell ignores the request to end.
 fn a_job_that_ignores_the_request(home: &Home) {
     let script = "trap '' TERM; echo up; while :; do sleep 0.1; done";
-    let mut deaf = holds(home, "deaf/reindex", &["-m", "full reindex", "--grace", "200ms"], script);
+    let mut deaf = home.starts("deaf/reindex", &["-m", "full reindex", "--grace", "200ms"], script);
     let mut next = home.spawn("deaf/reindex", &[], "echo in");
     until("it waits", || home.count("deaf/reindex") == (1, 1));
-    let why = said(home, &["why", "deaf/reindex"], 0);
+    let why = home.ok(&["why", "deaf/reindex"]);
     let asked = follow(home, &why.replace("--wait 1m", "--wait 100ms"), "revoke deaf/reindex");
     assert_eq!(asked.status.code(), Some(75), "{asked:?}");
 
-    names(&said(home, &["list", "deaf"], 0), &["  asked to release by "]);
-    let doctor = said(home, &["doctor", "deaf"], 1);
+    names(&home.ok(&["list", "deaf"]), &["  asked to release by "]);
+    let doctor = home.says(&["doctor", "deaf"], 1);
     names(&doctor, &["/locks/deaf/reindex: ", " was asked to release by ", ", and holds on"]);
     let why = solve(home, &doctor, "why /locks/deaf/reindex");
     names(&why, &["(full reindex)", ", asked to release by ", ": WHY\n", "  asked at "]);
@@ -133,11 +120,10 @@ fn a_job_that_ignores_the_request(home: &Home) {
 
     solve(home, &why, "break /locks/deaf/reindex");
     assert_eq!(next.line(), "in");
-    let (code, told) = deaf.end();
-    assert_eq!(code, Some(76), "{told}");
+    let told = deaf.ends(76);
     names(&told, &["/locks/deaf/reindex was broken by "]);
     assert!(next.wait().success());
-    said(home, &["doctor", "deaf"], 0);
+    home.ok(&["doctor", "deaf"]);
 }
 
 /// Two runs and a foreign client take the same locks in different orders.
@@ -156,10 +142,10 @@ fn a_ring_with_a_foreign_client(home: &Home, foreign: &mut dyn Foreign) {
     until("it waits", || home.count("mixed/accounts") == (1, 1));
 
     let its_name = its_name.as_str().unwrap();
-    let doctor = said(home, &["doctor", "mixed"], 1);
+    let doctor = home.says(&["doctor", "mixed"], 1);
     names(&doctor, &["likely a deadlock: ", its_name]);
-    names(&said(home, &["why", "mixed/orders"], 0), &["  likely a deadlock: "]);
-    let list = said(home, &["list", "mixed"], 0);
+    names(&home.ok(&["why", "mixed/orders"]), &["  likely a deadlock: "]);
+    let list = home.ok(&["list", "mixed"]);
     assert_eq!(list.matches("likely deadlock #1").count(), 3, "{list}");
     let found = follow(home, &doctor, "deadlocks");
     assert_eq!(found.status.code(), Some(1), "{found:?}");
@@ -181,7 +167,7 @@ fn a_ring_with_a_foreign_client(home: &Home, foreign: &mut dyn Foreign) {
     for mut running in [first, second] {
         running.wait();
     }
-    said(home, &["doctor", "mixed"], 0);
+    home.ok(&["doctor", "mixed"]);
 }
 
 /// Three runs whose commands take the next lock.
@@ -196,9 +182,9 @@ fn a_ring_of_nested_runs(home: &Home) {
         go_on(running);
         until("it waits", || home.count(inner) == (1, 1));
     }
-    let doctor = said(home, &["doctor", "nested"], 2);
+    let doctor = home.says(&["doctor", "nested"], 2);
     names(&doctor, &["!! deadlock: "]);
-    let why = said(home, &["why", "nested/b"], 0);
+    let why = home.ok(&["why", "nested/b"]);
     names(&why, &["  deadlock: ", "  see what ends the deadlock", "lockkeeper deadlocks /locks"]);
     let found = follow(home, &doctor, "deadlocks");
     assert_eq!(found.status.code(), Some(2), "{found:?}");
@@ -209,28 +195,27 @@ fn a_ring_of_nested_runs(home: &Home) {
     until("it has ended", || home.output(&["deadlocks", "nested"]).status.code() == Some(0));
     let ended: Vec<_> = runs.iter_mut().map(|(running, _)| running.wait().code().unwrap()).collect();
     assert_eq!(ended.iter().filter(|code| **code == 0).count(), 2, "one of three gave way: {ended:?}");
-    said(home, &["doctor", "nested"], 0);
+    home.ok(&["doctor", "nested"]);
 }
 
 /// The holder is killed by a signal that no process can handle. Its session lives for another minute.
 fn a_killed_holder(home: &Home) {
-    let mut killed = holds(home, "killed/copy", &["--session-timeout", "60s"], SLEEPS);
+    let mut killed = home.starts("killed/copy", &["--session-timeout", "60s"], SLEEPS);
     let mut next = home.spawn("killed/copy", &[], "echo in");
     until("it waits", || home.count("killed/copy") == (1, 1));
-    killed.signal(Signal::KILL);
-    killed.wait();
+    killed.kill();
 
-    names(&said(home, &["list", "killed"], 0), &["  its process has ended, its session not yet"]);
-    let why = said(home, &["why", "killed/copy"], 0);
+    names(&home.ok(&["list", "killed"]), &["  its process has ended, its session not yet"]);
+    let why = home.ok(&["why", "killed/copy"]);
     names(&why, &["\n  its process is no longer on this machine; the node goes when its session ends\n"]);
     assert!(!why.contains("ask the holder"), "nobody is left who could answer: {why}");
-    let doctor = said(home, &["doctor", "killed"], 1);
+    let doctor = home.says(&["doctor", "killed"], 1);
     names(&doctor, &["/locks/killed/copy: the process of ", " has ended, and its session not yet"]);
 
     solve(home, &doctor, "break /locks/killed/copy");
     assert_eq!(next.line(), "in");
     assert!(next.wait().success());
-    said(home, &["doctor", "killed"], 0);
+    home.ok(&["doctor", "killed"]);
 }
 
 /// Somebody created a node by hand. A foreign client waits behind it for ever.
@@ -241,10 +226,10 @@ fn a_node_without_a_session(home: &Home, servers: &str, foreign: &mut dyn Foreig
     until("it waits", || home.count(&name) == (0, 1));
     let its_name = home.show(&name)["waiters"][0]["described"].as_str().unwrap().to_owned();
     let path = format!("/locks/{name}");
-    names(&said(home, &["list", "left"], 0), &["  nobody ", "blocked by a node without a session: "]);
-    let doctor = said(home, &["doctor", "left"], 2);
+    names(&home.ok(&["list", "left"]), &["  nobody ", "blocked by a node without a session: "]);
+    let doctor = home.says(&["doctor", "left"], 2);
     names(&doctor, &[&format!("!! {path}: {its_name}"), &format!(" waits behind {node}, which has no session")]);
-    let why = said(home, &["why", &name], 0);
+    let why = home.ok(&["why", &name]);
     names(&why, &[&format!("{path} nobody holds it: {its_name}"), &node]);
 
     match verb {
@@ -253,14 +238,14 @@ fn a_node_without_a_session(home: &Home, servers: &str, foreign: &mut dyn Foreig
     };
     assert_eq!(home.count(&name), (1, 0));
     assert_eq!(first_holder(home, &name)["described"], *its_name);
-    said(home, &["doctor", "left"], 0);
+    home.ok(&["doctor", "left"]);
     foreign.leave();
 }
 
 /// The machines of a leader stand still again and again, for longer than its session lives.
 fn a_leader_that_flaps(home: &Home) {
     let (short, long) = (["--session-timeout", "4s"], ["--session-timeout", "60s"]);
-    let mut leader = holds(home, "flap/leader", &short, SLEEPS);
+    let mut leader = home.starts("flap/leader", &short, SLEEPS);
     // The last one keeps the lock, also on a machine that is busy.
     for timeout in [&short, &short, &long] {
         let mut next = home.spawn("flap/leader", timeout, SLEEPS);
@@ -268,13 +253,13 @@ fn a_leader_that_flaps(home: &Home) {
         leader.signal(Signal::STOP);
         assert_eq!(next.line(), "up");
         leader.signal(Signal::CONT);
-        assert_eq!(leader.end().0, Some(76));
+        leader.ends(76);
         leader = next;
     }
-    let history = || said(home, &["history", "flap/leader"], 0);
+    let history = || home.ok(&["history", "flap/leader"]);
     until("each loss is recorded by its loser", || history().contains("the losses: 3 paused\n"));
-    names(&said(home, &["list", "flap"], 0), &["  flaps: 3 of 3 holds lost"]);
-    let doctor = said(home, &["doctor", "flap"], 1);
+    names(&home.ok(&["list", "flap"]), &["  flaps: 3 of 3 holds lost"]);
+    let doctor = home.says(&["doctor", "flap"], 1);
     names(&doctor, &["/locks/flap/leader: flaps: 3 of its 3 holds of the last hour were lost  "]);
     let history = solve(home, &doctor, "history /locks/flap/leader");
     names(&history, &["FLAPPING: 3 holds in the last hour, 3 of them lost. ", "(holds now)"]);
@@ -282,11 +267,11 @@ fn a_leader_that_flaps(home: &Home) {
     names(&history, &["are stopped or starved; a longer --session-timeout hides it\n"]);
 
     // That is tried: the new leader outlives what ends the session of another one.
-    let told = said(home, &["why", "flap/leader"], 0);
+    let told = home.ok(&["why", "flap/leader"]);
     solve(home, &told, "revoke flap/leader");
     leader.wait();
-    let mut patient = holds(home, "flap/leader", &long, SLEEPS);
-    let mut other = holds(home, "flap/other", &short, SLEEPS);
+    let mut patient = home.starts("flap/leader", &long, SLEEPS);
+    let mut other = home.starts("flap/other", &short, SLEEPS);
     for running in [&patient, &other] {
         running.signal(Signal::STOP);
     }
@@ -294,7 +279,7 @@ fn a_leader_that_flaps(home: &Home) {
     for running in [&patient, &other] {
         running.signal(Signal::CONT);
     }
-    assert_eq!(other.end().0, Some(76));
+    other.ends(76);
     assert_eq!(first_holder(home, "flap/leader")["pid"], patient.pid().as_raw_nonzero().get());
     solve(home, &told, "revoke flap/leader");
     patient.wait();
@@ -302,15 +287,14 @@ fn a_leader_that_flaps(home: &Home) {
 
 /// In the morning, last night's job has not run: somebody did it by hand, and still held the lock.
 fn a_job_that_did_not_run(home: &Home) {
-    let mut rerun = holds(home, "night/backup", &["-m", "manual rerun by ann"], "echo up; read line; true");
+    let mut rerun = home.starts("night/backup", &["-m", "manual rerun by ann"], "echo up; read line; true");
     let nightly = ["run", "night/backup", "--once-per", "day", "--try", "--", "true"];
     assert_eq!(home.output(&nightly).status.code(), Some(75));
-    rerun.close_stdin();
-    assert!(rerun.wait().success());
+    rerun.finish();
 
-    let jobs = said(home, &["jobs"], 0);
+    let jobs = home.ok(&["jobs"]);
     names(&jobs, &["night/backup  refused  ", "refused on ", ": taken by ", ", manual rerun by ann"]);
-    let doctor = said(home, &["doctor", "night"], 1);
+    let doctor = home.says(&["doctor", "night"], 1);
     names(&doctor, &["night/backup: refused; ", ": taken by "]);
     let why = solve(home, &doctor, "why /locks/night/backup --at ");
     let pid = format!("(pid {})", rerun.pid().as_raw_nonzero());
@@ -318,18 +302,10 @@ fn a_job_that_did_not_run(home: &Home) {
     names(&why, &["then      nobody is recorded to have asked again\n"]);
 
     solve(home, &why, "run /locks/night/backup --once-per day");
-    names(&said(home, &["jobs"], 0), &["night/backup  ok  "]);
+    names(&home.ok(&["jobs"]), &["night/backup  ok  "]);
     names(&solve(home, &doctor, "why /locks/night/backup --at "), &["\njob       slot "]);
-    said(home, &["jobs", "--check"], 0);
-    said(home, &["doctor", "night"], 0);
-}
-
-/// A server of this machine, which foreign clients reach too.
-fn served() -> (Home, Served, Home) {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    (machine, served, home)
+    home.ok(&["jobs", "--check"]);
+    home.ok(&["doctor", "night"]);
 }
 
 #[test]
@@ -344,7 +320,7 @@ fn a_job_that_ignores_a_request_is_named_with_who_asked_and_when_and_a_break_end
 
 #[test]
 fn a_ring_with_a_foreign_client_is_likely_and_a_request_to_a_run_ends_it() {
-    let (_machine, served, home) = served();
+    let (served, home) = served();
     a_ring_with_a_foreign_client(&home, &mut Nodes::connect(&served.address, "kazoo"));
 }
 
@@ -360,7 +336,7 @@ fn a_killed_holder_is_named_while_its_session_lives_and_a_break_frees_the_lock()
 
 #[test]
 fn a_node_without_a_session_is_named_with_who_waits_behind_it_and_deleted() {
-    let (_machine, served, home) = served();
+    let (served, home) = served();
     for (format, verb) in [("kazoo", "doctor"), ("curator", "why")] {
         a_node_without_a_session(&home, &served.address, &mut Nodes::connect(&served.address, format), verb);
     }
@@ -380,7 +356,7 @@ fn last_nights_job_that_did_not_run_is_explained_in_the_morning_and_run() {
 #[test]
 fn an_own_server_that_was_killed_is_named_and_started_again() {
     let home = Home::new();
-    assert!(home.output(&["run", "backup", "--once-per", "day", "--", "true"]).status.success());
+    home.ok(&["run", "backup", "--once-per", "day", "--", "true"]);
     let pid = home.server().unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     until("it has ended", || !is_alive(pid));
@@ -390,7 +366,7 @@ fn an_own_server_that_was_killed_is_named_and_started_again() {
     let doctor = home.output(&["doctor"]);
     assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
     names(&String::from_utf8(doctor.stdout).unwrap(), &["'s own server  alone  ", "\njobs       1 job\n"]);
-    said(&home, &["list"], 0);
+    home.ok(&["list"]);
 }
 
 /// The same on Apache's servers, of which one is stopped in the end.
@@ -409,17 +385,16 @@ fn each_incident_on_apaches_ensemble() {
     a_leader_that_flaps(&home);
     a_job_that_did_not_run(&home);
 
-    let mut holder = holds(&home, "night/backup", &[], "echo up; cat");
+    let mut holder = home.holds("night/backup", &[]);
     let stopped = (apache.leader().unwrap() + 1) % 3;
     apache.kill(stopped);
-    let doctor = said(&home, &["doctor"], 2);
+    let doctor = home.says(&["doctor"], 2);
     let refuses = format!("!! {} refuses connections: nothing listens there", apache.addr(stopped));
     names(&doctor, &[&refuses, ": one more failure stops every lock"]);
     assert_eq!(home.count("night/backup"), (1, 0));
     apache.restart(stopped).unwrap();
     until("doctor finds nothing", || home.output(&["doctor"]).status.code() == Some(0));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The incidents of foreign clients, with their own programs, on the server of this machine and on Apache's ensemble.
@@ -433,7 +408,7 @@ fn beside(program: fn(&str) -> foreign::Program) {
             a_node_without_a_session(home, servers, &mut program(servers), verb);
         }
     };
-    let (_machine, served, home) = served();
+    let (served, home) = served();
     incidents(&home, &served.address);
     let apache = Apache::ensemble(3, Options::default()).unwrap();
     let servers = apache.connect_string();

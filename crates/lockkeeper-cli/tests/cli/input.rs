@@ -115,9 +115,7 @@ fn bad_servers_are_named_before_anything_is_sent() {
         ("::1", "without brackets"),
         ("zk1:2181//x", "empty component"),
     ] {
-        let (code, line) = failure(&home.output(&["run", "a", "--servers", servers, "--", "touch", "ran"]));
-        assert_eq!(code, Some(64), "{servers}: {line}");
-        assert!(line.contains(say), "{servers}: {line}");
+        home.refuses(&["run", "a", "--servers", servers, "--", "touch", "ran"], 64, say);
     }
     assert!(!home.file("ran").exists());
 }
@@ -150,9 +148,7 @@ fn servers_that_are_none_are_told_apart() {
         ("127.0.0.1:1", "refuses connections"),
     ] {
         let args = ["run", "a", "--servers", servers, "--wait", "1s", "--", "touch", "ran"];
-        let (code, line) = failure(&home.output(&args));
-        assert_eq!(code, Some(69), "{servers}: {line}");
-        assert!(line.contains(say), "{servers}: {line}");
+        home.refuses(&args, 69, say);
     }
     assert!(!home.file("ran").exists());
 }
@@ -175,9 +171,7 @@ fn serve_refuses_what_it_cannot_do() {
         (&["--memory", "--data", "/tmp/x"], 64, "cannot be used with"),
     ];
     for (args, expected, say) in cases {
-        let (code, line) = failure(&home.output(&[&["serve"], args].concat()));
-        assert_eq!(code, Some(expected), "{args:?}: {line}");
-        assert!(line.contains(say), "{args:?}: {line}");
+        home.refuses(&[&["serve"], args].concat(), expected, say);
     }
 }
 

@@ -6,13 +6,11 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, text, until, without_scope};
+use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, served, text, until, without_scope};
 
 /// Returns the records of one job.
 fn job(home: &Home, name: &str) -> Value {
-    let output = home.output(&["jobs", name, "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let document = home.json(&["jobs", name, "--json"]);
     document["jobs"][0].clone()
 }
 
@@ -44,11 +42,9 @@ fn of_fifty_processes_one_runs_the_slot_and_the_others_name_it() {
 fn show_says_when_the_lock_of_a_job_was_last_held_and_by_whom() {
     let home = Home::new();
     assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
-    let shown = home.output(&["show", "a"]);
-    assert!(shown.status.success(), "{shown:?}");
-    let text = String::from_utf8(shown.stdout).unwrap();
+    let text = home.ok(&["show", "a"]);
     assert!(text.starts_with("/locks/a\n  free\n  last run failed with exit status 3 on "), "{text}");
-    let shown: Value = serde_json::from_slice(&home.output(&["show", "a", "--json"]).stdout).unwrap();
+    let shown = home.json(&["show", "a", "--json"]);
     assert_eq!(shown["last_run"]["slot"], job(&home, "a")["runs"][0]["slot"], "{shown}");
     assert!(shown["last_run"]["by"]["pid"].is_u64(), "{shown}");
 }
@@ -119,10 +115,9 @@ fn a_person_decides_about_a_run_that_was_kept() {
     assert_eq!(home.output(&["jobs", "resolve", "a", "--again"]).status.code(), Some(0));
     assert_eq!(run(&home, &args, "touch ran").0, Some(0));
     assert!(home.file("ran").exists());
-    let (code, line) = failure(&home.output(&["jobs", "resolve", "a", "--accept"]));
-    assert_eq!(code, Some(1), "{line}");
+    home.failure(&["jobs", "resolve", "a", "--accept"], 1);
     assert_eq!(home.output(&["jobs", "forget", "a"]).status.code(), Some(0));
-    assert_eq!(failure(&home.output(&["jobs", "forget", "a"])).0, Some(1));
+    home.failure(&["jobs", "forget", "a"], 1);
 }
 
 /// Monitoring calls for a person. After the decision, nobody is needed.
@@ -142,10 +137,10 @@ fn a_failure_that_a_person_accepted_is_in_order() {
         // The slot counts as done, so its job is not late before its time.
         assert_eq!(check(&["--late", "1h"]), (Some(0), String::new()), "{rule}");
         until("it is late", || check(&["--late", "1ms"]).0 == Some(1));
-        let shown = String::from_utf8(home.output(&["jobs", rule]).stdout).unwrap();
+        let shown = home.ok(&["jobs", rule]);
         assert!(shown.contains("failed with exit status 3") && shown.contains("; accepted by "), "{shown}");
     }
-    let metrics = String::from_utf8(home.output(&["jobs", "--prometheus", "-"]).stdout).unwrap();
+    let metrics = home.ok(&["jobs", "--prometheus", "-"]);
     assert!(metrics.contains("lockkeeper_job_failed{job=\"/locks/keep\"} 0\n"), "{metrics}");
     // The next failure is another one.
     assert_eq!(run(&home, &["next", "--slot", "2"], "exit 4").0, Some(4));
@@ -160,8 +155,7 @@ fn a_failure_that_a_person_accepted_is_in_order() {
 fn a_running_job_that_is_not_in_order_names_the_run_before_that_failed() {
     let home = Home::new();
     assert_eq!(run(&home, &["a", "--slot", "1"], "exit 3").0, Some(3));
-    let mut running = home.spawn("a", &["--slot", "2"], "echo up; cat");
-    assert_eq!(running.line(), "up");
+    let mut running = home.holds("a", &["--slot", "2"]);
     let named = "; the run before, slot 1, failed with exit status 3 on ";
     for (verb, code) in [(&["jobs", "--check"][..], 2), (&["doctor"], 2)] {
         let output = home.output(verb);
@@ -169,10 +163,9 @@ fn a_running_job_that_is_not_in_order_names_the_run_before_that_failed() {
         assert!(output.status.code() == Some(code) && text.contains("a: running: slot 2 "), "{verb:?}: {text}");
         assert!(text.contains(named), "{verb:?}: {text}");
     }
-    let table = String::from_utf8(home.output(&["jobs"]).stdout).unwrap();
+    let table = home.ok(&["jobs"]);
     assert!(table.contains(named.trim_start_matches("; ")), "{table}");
-    running.close_stdin();
-    assert!(running.wait().success());
+    running.finish();
     assert_eq!(home.output(&["jobs", "--check"]).status.code(), Some(0));
 }
 
@@ -180,14 +173,12 @@ fn a_running_job_that_is_not_in_order_names_the_run_before_that_failed() {
 #[test]
 fn the_records_of_a_running_job_are_not_deleted() {
     let home = Home::new();
-    let mut running = home.spawn("a", &["--slot", "1"], "echo up; cat");
-    assert_eq!(running.line(), "up");
+    let mut running = home.holds("a", &["--slot", "1"]);
     let (code, line) = failure(&home.output(&["jobs", "forget", "a"]));
     let pid = format!("(pid {})", running.pid().as_raw_nonzero());
     assert_eq!(code, Some(1), "{line}");
     assert!(line.starts_with("the records of /locks/a stay: slot 1 is running on ") && line.contains(&pid), "{line}");
-    running.close_stdin();
-    running.wait();
+    running.finish();
     assert_eq!(job(&home, "a")["state"], "ok");
     assert_eq!(home.output(&["jobs", "forget", "a"]).status.code(), Some(0));
 }
@@ -236,20 +227,19 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     let decided = &told["runs"][0]["resolved"];
     assert!(decided["run_again"] == true && decided["at_ms"].is_i64() && decided["by"]["host"].is_string(), "{told}");
     for args in [&["jobs", "a"][..], &["jobs", "a", "--history"]] {
-        let shown = String::from_utf8(home.output(args).stdout).unwrap();
+        let shown = home.ok(args);
         assert!(shown.contains("to run again by "), "{shown}");
     }
     // Another slot is still done.
     assert_eq!(run(&home, &["a", "--slot", "2"], "echo two >> ran").0, Some(0));
     // While it runs again, it is not marked.
-    let mut running = home.spawn("a", &["--slot", "1"], "echo again >> ran; echo up; read line");
-    assert_eq!(running.line(), "up");
+    let mut running = home.starts("a", &["--slot", "1"], "echo again >> ran; echo up; read line");
     refused(&[], "slot 1 is running on ");
     running.close_stdin();
     running.end();
     assert_eq!(run(&home, &["a", "--slot", "1"], "echo one >> ran").0, Some(0));
     assert_eq!(std::fs::read_to_string(home.file("ran")).unwrap(), "one\ntwo\nagain\n");
-    let shown = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
+    let shown = home.ok(&["jobs", "a"]);
     assert!(!shown.contains("to run again"), "{shown}");
     // A failure that a person decides about is told in the same words.
     assert_eq!(run(&home, &["a", "--slot", "4"], "exit 3").0, Some(3));
@@ -263,8 +253,7 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
 #[test]
 fn a_lock_whose_requests_were_only_refused_is_no_job_and_names_the_page_of_its_requests() {
     let home = Home::new();
-    let mut holder = home.spawn("taken", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("taken", &[]);
     assert_eq!(run(&home, &["taken", "--try"], "true").0, Some(75));
     let unknown = home.output(&["jobs", "taken"]);
     let (code, line) = failure(&unknown);
@@ -284,8 +273,7 @@ fn a_lock_whose_requests_were_only_refused_is_no_job_and_names_the_page_of_its_r
 #[test]
 fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_not() {
     let home = Home::new();
-    let mut holder = home.spawn("taken", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("taken", &[]);
     assert_eq!(run(&home, &["taken", "--slot", "1", "--try", "--no-history"], "true").0, Some(75));
     let unknown = home.output(&["jobs", "taken"]);
     let (code, line) = failure(&unknown);
@@ -302,10 +290,9 @@ fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_n
         )),
         "{told}"
     );
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
     assert_eq!(home.output(&["run", "a", "--slot", "1", "--", "no-such-program"]).status.code(), Some(127));
-    let shown = String::from_utf8(home.output(&["jobs", "a", "--history"]).stdout).unwrap();
+    let shown = home.ok(&["jobs", "a", "--history"]);
     assert!(shown.contains("failed with exit status 127"), "{shown}");
 }
 
@@ -352,12 +339,11 @@ fn the_rule_says_what_follows_a_kill() {
         let args = ["--slot", "1", "--on-crash", rule, "--session-timeout", "2s"];
         let mut killed = home.spawn(rule, &args, "echo $$; exec sleep 1000");
         let command = killed.pid_line();
-        killed.signal(Signal::KILL);
-        killed.wait();
+        killed.kill();
         until("the command has ended", || !is_alive(command));
         if state == "kept" {
             // No machine has recorded the crash yet.
-            let table = || String::from_utf8(home.output(&["jobs", rule]).stdout).unwrap();
+            let table = || home.ok(&["jobs", rule]);
             until("its session has expired", || table().contains("needs a person"));
             assert!(table().contains("no end was recorded"), "{}", table());
         }
@@ -380,14 +366,11 @@ fn the_rule_says_what_follows_a_kill() {
 #[test]
 fn a_waiter_that_is_killed_claims_nothing() {
     let home = Home::new();
-    let mut first = home.spawn("a", &["--slot", "1"], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("a", &["--slot", "1"]);
     let mut waiter = home.spawn("a", &["--slot", "2", "--session-timeout", "2s"], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
-    waiter.signal(Signal::KILL);
-    waiter.wait();
-    first.close_stdin();
-    assert!(first.wait().success());
+    waiter.kill();
+    first.finish();
     assert!(!home.file("ran").exists());
     assert_eq!(run(&home, &["a", "--slot", "2"], "touch ran").0, Some(0));
     assert!(home.file("ran").exists());
@@ -397,8 +380,7 @@ fn a_waiter_that_is_killed_claims_nothing() {
 #[test]
 fn a_try_behind_a_run_ends_well_if_it_is_the_same_slot() {
     let home = Home::new();
-    let mut first = home.spawn("a", &["--slot", "1"], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("a", &["--slot", "1"]);
     let (code, text) = run(&home, &["a", "--slot", "1", "--try", "-v"], "touch ran");
     assert_eq!(code, Some(0), "{text}");
     assert!(text.contains("running on "), "{text}");
@@ -406,8 +388,7 @@ fn a_try_behind_a_run_ends_well_if_it_is_the_same_slot() {
     assert_eq!(code, Some(75), "{text}");
     assert!(text.contains("slot 1 is still running on "), "{text}");
     assert_eq!(job(&home, "a")["state"], "running");
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     assert!(!home.file("ran").exists());
 }
 
@@ -425,10 +406,9 @@ fn the_record_has_the_limit_the_signal_and_the_last_output() {
     let kept = end["output"].as_str().unwrap();
     assert!(kept.len() == 64 && told.ends_with(kept) && kept.ends_with("line 299\n"), "{kept:?}");
     assert_eq!((&end["kind"], &end["status"]), (&Value::from("failed"), &Value::from(9)));
-    let history = String::from_utf8(home.output(&["jobs", "loud", "--history"]).stdout).unwrap();
+    let history = home.ok(&["jobs", "loud", "--history"]);
     assert!(history.contains("failed with exit status 9") && history.contains("\n    line 299\n"), "{history}");
-    let mut stopped = home.spawn("stopped", &["--slot", "1"], "echo up; exec sleep 1000");
-    assert_eq!(stopped.line(), "up");
+    let mut stopped = home.starts("stopped", &["--slot", "1"], "echo up; exec sleep 1000");
     stopped.signal(Signal::TERM);
     assert_eq!(stopped.wait().code(), Some(143));
     assert_eq!(job(&home, "stopped")["runs"][0]["end"]["kind"], "stopped");
@@ -437,15 +417,11 @@ fn the_record_has_the_limit_the_signal_and_the_last_output() {
 /// The servers are silent when the command ends, so nothing confirms the end of the run.
 #[test]
 fn a_success_that_is_not_confirmed_to_be_recorded_is_no_success_of_run() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut run = home.spawn("a", &["--slot", "1", "--session-timeout", "60s"], "echo up; cat");
-    assert_eq!(run.line(), "up");
+    let (served, home) = served();
+    let mut run = home.holds("a", &["--slot", "1", "--session-timeout", "60s"]);
     served.running.signal(Signal::STOP);
     run.close_stdin();
-    let (code, text) = run.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = run.ends(76);
     assert!(text.contains("/locks/a, slot 1: ") && text.contains("the records may show a crash"), "{text}");
     served.running.signal(Signal::CONT);
 }
@@ -481,7 +457,7 @@ fn monitoring_sees_what_is_not_in_order() {
         assert_eq!((output.status.code(), &printed[..]), (Some(code), paths));
     }
     let file = home.file("lockkeeper.prom");
-    assert!(home.output(&["jobs", "--prometheus", file.to_str().unwrap()]).status.success());
+    home.ok(&["jobs", "--prometheus", file.to_str().unwrap()]);
     let metrics = text(&file);
     for line in ["lockkeeper_job_failed{job=\"/locks/bad\"} 1\n", "lockkeeper_job_failed{job=\"/locks/good\"} 0\n"] {
         assert!(metrics.contains(line), "{metrics}");
@@ -492,16 +468,13 @@ fn monitoring_sees_what_is_not_in_order() {
     let files = std::fs::read_dir(file.parent().unwrap()).unwrap();
     let left = files.filter(|file| file.as_ref().unwrap().file_name().to_string_lossy().contains(".prom."));
     assert_eq!(left.count(), 0);
-    let (code, line) = failure(&home.output(&["jobs", "--prometheus", "/nonexistent/x.prom"]));
-    assert!(code == Some(70) && line.contains("/nonexistent/x.prom"), "{line}");
+    home.refuses(&["jobs", "--prometheus", "/nonexistent/x.prom"], 70, "/nonexistent/x.prom");
 }
 
 /// The list of one job belongs to its owner.
 #[test]
 fn records_that_may_not_be_read_hide_no_other_job_from_monitoring() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     for name in ["a", "b"] {
         assert_eq!(run(&home, &[name, "--slot", "1"], "exit 0").0, Some(0));
     }
@@ -576,8 +549,7 @@ fn wrong_input_is_named_with_the_remedy() {
     }
     let output = home.output(&["run", "a", "b", "--slot", "1", "--", "touch", "ran"]);
     assert_eq!(failure(&output), (Some(64), "a job has one lock, not 2".to_owned()));
-    let (code, line) = failure(&home.output(&["jobs", "--watch"]));
-    assert!(code == Some(64) && line.contains("terminal"), "{line}");
+    home.refuses(&["jobs", "--watch"], 64, "terminal");
     assert!(!home.file("ran").exists());
 }
 
@@ -604,8 +576,7 @@ fn a_crontab_is_printed_with_its_lines_rewritten() {
     assert!(notes.contains("keep the old line for what each machine must do by itself"), "{notes}");
     assert!(notes.contains("lockkeeper: line 4: @reboot"), "{notes}");
     assert_eq!(text(&home.file("crontab")), crontab);
-    let (code, line) = failure(&home.output(&["jobs", "import", "missing"]));
-    assert!(code == Some(64) && line.contains("cannot read the crontab missing"), "{line}");
+    home.refuses(&["jobs", "import", "missing"], 64, "cannot read the crontab missing");
     // The rewritten line does what it says.
     let job = format!("* * * * * touch {}\n", home.file("ran").display());
     std::fs::write(home.file("crontab"), job).unwrap();
@@ -621,8 +592,7 @@ fn a_crontab_is_printed_with_its_lines_rewritten() {
 }
 
 fn job_names(home: &Home) -> Vec<String> {
-    let output = home.output(&["jobs", "--json"]);
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let document = home.json(&["jobs", "--json"]);
     document["jobs"].as_array().unwrap().iter().map(|job| job["path"].as_str().unwrap().to_owned()).collect()
 }
 
@@ -630,17 +600,15 @@ fn job_names(home: &Home) -> Vec<String> {
 #[test]
 fn the_records_of_jobs_are_shown_when_the_own_server_has_ended() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["jobs"]));
-    assert_eq!(code, Some(69), "nothing ran here, and nothing is started: {line}");
+    home.failure(&["jobs"], 69);
     assert_eq!(run(&home, &["nightly", "--once-per", "day"], "true").0, Some(0));
     for args in [&["jobs"][..], &["jobs", "nightly"], &["jobs", "--check"], &["jobs", "forget", "nightly"]] {
-        assert!(home.output(&["server", "stop", "--force"]).status.success());
+        home.ok(&["server", "stop", "--force"]);
         let output = home.output(args);
         assert!(output.status.success(), "{args:?}: {output:?}");
         assert!(home.server().is_some());
     }
-    let (code, line) = failure(&home.output(&["jobs", "nightly"]));
-    assert_eq!(code, Some(1), "{line}");
+    let line = home.failure(&["jobs", "nightly"], 1);
     assert!(line.starts_with("no run of /locks/nightly as a job is recorded"), "{line}");
 }
 
@@ -649,17 +617,15 @@ fn the_records_of_jobs_are_shown_when_the_own_server_has_ended() {
 fn the_record_of_a_revoked_or_broken_run_says_who_ended_it_and_why() {
     let home = Home::new();
     for (verb, kind, told) in [("revoke", "stopped", "asked to release by "), ("break", "lost", "broken by ")] {
-        let mut running = home.spawn(verb, &["--once-per", "day"], "echo up; exec sleep 1000");
-        assert_eq!(running.line(), "up");
+        let mut running = home.starts(verb, &["--once-per", "day"], "echo up; exec sleep 1000");
         let yes: &[&str] = if verb == "break" { &["--yes"] } else { &[] };
-        let output = home.output(&[&[verb, verb, "--reason", "deploying"], yes].concat());
-        assert!(output.status.success(), "{output:?}");
+        home.ok(&[&[verb, verb, "--reason", "deploying"], yes].concat());
         running.end();
         let end = &job(&home, verb)["runs"][0]["end"];
         assert_eq!(end["kind"], kind, "{end}");
         let why = end["why"].as_str().unwrap();
         assert!(why.starts_with(told) && why.ends_with(": deploying"), "{why}");
-        let history = String::from_utf8(home.output(&["jobs", verb, "--history"]).stdout).unwrap();
+        let history = home.ok(&["jobs", verb, "--history"]);
         assert!(history.contains(why) && !history.contains("someone else"), "{history}");
     }
 }
@@ -669,7 +635,7 @@ fn the_record_of_a_revoked_or_broken_run_says_who_ended_it_and_why() {
 fn metrics_are_written_through_no_planted_link_and_everyone_may_read_them() {
     use std::os::unix::fs::PermissionsExt;
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--once-per", "day", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--once-per", "day", "--", "true"]);
     let (kept, file) = (home.file("kept"), home.file("jobs.prom"));
     std::fs::write(&kept, "content").unwrap();
     // The process of the shell becomes that of the command.

@@ -2,19 +2,17 @@
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, failure, until};
+use crate::harness::{BINARY, Home, until};
 use crate::terminal::{INTERRUPT, Screen};
 
 /// Returns a job as `jobs --json` shows it.
 fn job(home: &Home, name: &str) -> Value {
-    let output = home.output(&["jobs", name, "--json"]);
-    assert!(output.status.success(), "{output:?}");
-    let document: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let document = home.json(&["jobs", name, "--json"]);
     document["jobs"][0].clone()
 }
 
 fn table(home: &Home) -> String {
-    String::from_utf8(home.output(&["jobs"]).stdout).unwrap()
+    home.ok(&["jobs"])
 }
 
 /// Last night, somebody ran it by hand when it was due.
@@ -44,8 +42,7 @@ fn a_job_that_was_refused_says_how_often_and_by_whom_until_it_runs() {
         let text = table(&home);
         assert!(text.contains("; refused 3 x on 2 machines, last on elsewhere at "), "{text}");
     }
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
     assert_eq!(ask(), Some(0));
     let shown = job(&home, "nightly");
     assert_eq!((&shown["state"], &shown["asked"]), (&"ok".into(), &Value::Null));
@@ -55,21 +52,20 @@ fn a_job_that_was_refused_says_how_often_and_by_whom_until_it_runs() {
 #[test]
 fn a_job_that_is_expected_is_silent_after_a_whole_slot_and_in_order_once_it_runs() {
     let home = Home::new();
-    let output = home.output(&["jobs", "expect", "nightly", "--once-per", "day", "--json"]);
-    let created: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let created = home.json(&["jobs", "expect", "nightly", "--once-per", "day", "--json"]);
     assert_eq!(created["created"], true);
     assert!(table(&home).contains("\nnightly  never ran  "), "it is not late yet");
-    assert!(home.output(&["jobs", "expect", "often", "--every", "1s"]).status.success());
+    home.ok(&["jobs", "expect", "often", "--every", "1s"]);
     let check = || home.output(&["jobs", "--check"]);
     until("it is late", || check().status.code() == Some(1));
     let text = String::from_utf8(check().stdout).unwrap();
     assert!(text.starts_with("often: silent; expected since ") && text.lines().count() == 1, "{text}");
     assert!(text.ends_with("no machine is recorded to have asked\n"), "{text}");
     assert_eq!(job(&home, "often")["asked"], "silent");
-    assert!(home.output(&["run", "often", "--every", "1s", "--", "true"]).status.success());
+    home.ok(&["run", "often", "--every", "1s", "--", "true"]);
     assert_eq!(job(&home, "often")["runs"].as_array().unwrap().len(), 1);
     // What it said before the first run changes nothing.
-    assert!(home.output(&["run", "nightly", "--once-per", "day", "--", "true"]).status.success());
+    home.ok(&["run", "nightly", "--once-per", "day", "--", "true"]);
     assert_eq!(job(&home, "nightly")["state"], "ok");
     let output = home.output(&["jobs", "expect", "nightly", "--every", "1h"]);
     assert!(output.status.success() && String::from_utf8(output.stderr).unwrap().contains("nothing was changed"));
@@ -80,7 +76,7 @@ fn a_job_that_is_expected_is_silent_after_a_whole_slot_and_in_order_once_it_runs
 #[test]
 fn a_watched_table_follows_the_requests_for_jobs_that_do_not_run() {
     let home = Home::new();
-    assert!(home.output(&["jobs", "expect", "often", "--every", "1s"]).status.success());
+    home.ok(&["jobs", "expect", "often", "--every", "1s"]);
     let mut holder = home.spawn("nightly", &["-m", "manual rerun"], "echo; read line; true");
     holder.line();
     let mut screen = Screen::start(&home, BINARY, &["jobs", "--watch"]);
@@ -100,8 +96,7 @@ fn a_watched_table_follows_the_requests_for_jobs_that_do_not_run() {
     assert_eq!(ask(), Some(75));
     shows("; refused 2 x on ");
     // Whoever holds or waits for its lock may be about to run it.
-    let mut other = home.spawn("often", &[], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let mut other = home.holds("often", &[]);
     shows("\noften    late");
     other.close_stdin();
     shows("\noften    silent");
@@ -116,7 +111,7 @@ fn a_watched_table_follows_the_requests_for_jobs_that_do_not_run() {
 #[test]
 fn a_watched_job_that_was_late_becomes_silent_when_it_is_due() {
     let home = Home::new();
-    assert!(home.output(&["jobs", "expect", "often", "--every", "5s"]).status.success());
+    home.ok(&["jobs", "expect", "often", "--every", "5s"]);
     let mut screen = Screen::start(&home, BINARY, &["jobs", "--watch", "--late", "10ms"]);
     screen.until_shown(&mut vt100::Parser::new(24, 200, 0), "\noften  silent");
     screen.press(INTERRUPT);
@@ -131,8 +126,7 @@ fn a_job_is_expected_by_a_schedule() {
         (&["jobs", "expect", "a", "--every", "1h", "--time-zone", "UTC"], "--time-zone"),
         (&["jobs", "expect", "a", "--once-per", "year"], "hour, day, week or month"),
     ] {
-        let (code, text) = failure(&home.output(args));
-        assert!(code == Some(64) && text.contains(say), "{args:?}: {text}");
+        home.refuses(args, 64, say);
     }
     assert!(!home.state().exists(), "no server was started");
 }

@@ -39,8 +39,7 @@ struct Moment {
 fn requests(served: &Served) -> Vec<(OpCode, u64)> {
     let home = Home::new();
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
-    let ran = home.output(&["run", "plain", "--slot", "1", "--servers", &proxy.connect_string(), "--", "true"]);
-    assert!(ran.status.success(), "{ran:?}");
+    home.ok(&["run", "plain", "--slot", "1", "--servers", &proxy.connect_string(), "--", "true"]);
     let mut all: Vec<(OpCode, u64)> = Vec::new();
     for record in proxy.records() {
         let What::Request { op, path, .. } = record.what else { continue };
@@ -85,8 +84,7 @@ fn killed(served: &Served, rule: &str, moment: Moment) -> Option<Value> {
     // The request or the reply stays where it is.
     let other = home.output(&[&args[..], &work].concat());
     let runs = std::fs::read_to_string(home.file("ran")).unwrap_or_default().lines().count();
-    let shown = home.output(&["jobs", &name, "--json"]);
-    let document: Value = serde_json::from_slice(&shown.stdout).unwrap();
+    let document = home.json(&["jobs", &name, "--json"]);
     let job = document["jobs"][0].clone();
     let what = format!("{rule}, {moment:?}: {runs} runs, {other:?}, {job:#}");
     let records = job["runs"].as_array().unwrap();
@@ -142,18 +140,16 @@ fn a_kill_at_any_request_of_a_run_keeps_the_promise_of_the_rule() {
 #[test]
 fn a_job_whose_process_was_killed_on_this_machine_is_shown_so_before_its_session_expires() {
     let home = Home::new();
-    let mut killed = home.spawn("a", &["--slot", "1", "--session-timeout", "40s"], "echo up; cat");
-    assert_eq!(killed.line(), "up");
+    let mut killed = home.holds("a", &["--slot", "1", "--session-timeout", "40s"]);
     let shown = || {
         let output = home.output(&["jobs", "a", "--json"]);
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["jobs"][0].clone()
     };
     assert_eq!(shown()["process_gone"], false);
-    killed.signal(rustix::process::Signal::KILL);
-    killed.wait();
+    killed.kill();
     let job = shown();
     assert_eq!((&job["state"], &job["process_gone"]), (&"running".into(), &true.into()), "{job}");
-    let table = String::from_utf8(home.output(&["jobs", "a"]).stdout).unwrap();
+    let table = home.ok(&["jobs", "a"]);
     assert!(table.contains("its process is no longer on this machine"), "{table}");
     for words in [&["forget", "a"][..], &["rerun", "a"], &["rerun", "a", "1"], &["resolve", "a", "--accept"]] {
         let output = home.output(&[&["jobs"], words].concat());

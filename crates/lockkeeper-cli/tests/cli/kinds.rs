@@ -1,9 +1,5 @@
 //! Every kind of lock from the command line: which holds share it, and how it is shown.
 
-use std::io::BufRead;
-
-use rustix::process::Signal;
-
 use crate::harness::{Home, Running, failure, until};
 
 /// Starts a command that holds the lock until its standard input ends.
@@ -14,10 +10,7 @@ fn holder(home: &Home, name: &str, args: &[&str]) -> Running {
 }
 
 fn let_go(mut holders: Vec<Running>) {
-    for holder in &mut holders {
-        holder.close_stdin();
-        assert!(holder.wait().success());
-    }
+    holders.iter_mut().for_each(Running::finish);
 }
 
 /// Whether a second command does not get the lock.
@@ -35,9 +28,7 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
 fn a_class_beside_permits_is_told_of_permits() {
     let home = Home::new();
     let holder = holder(&home, "a", &["--permits", "2"]);
-    let output = home.output(&["run", "a", "--class", "A", "--", "true"]);
-    assert_eq!(output.status.code(), Some(64));
-    let told = String::from_utf8(output.stderr).unwrap();
+    let told = home.fails(&["run", "a", "--class", "A", "--", "true"], 64);
     assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
     let_go(vec![holder]);
 }
@@ -68,8 +59,7 @@ fn a_reader_behind_a_waiting_writer_waits() {
     let readers = vec![holder(&home, "a", &["--shared"]), holder(&home, "a", &["--shared"])];
     assert_eq!(home.count("a"), (2, 0));
     let mut writer = home.spawn("a", &[], "echo writer >> order");
-    let mut line = String::new();
-    writer.stderr.read_line(&mut line).unwrap();
+    let line = writer.told();
     assert!(
         // On a busy machine, the bounds of the grant are given.
         line.contains(", reading, ") && line.contains(" and 1 more, on ") && line.ends_with(", 2 ahead\n"),
@@ -78,7 +68,7 @@ fn a_reader_behind_a_waiting_writer_waits() {
     let mut reader = home.spawn("a", &["--shared"], "echo reader >> order");
     until("both wait", || home.count("a") == (2, 2));
     assert_eq!(home.show("a")["holders"][0]["mode"], "read");
-    let text = String::from_utf8(home.output(&["show", "a"]).stdout).unwrap();
+    let text = home.ok(&["show", "a"]);
     assert!(text.contains("    as       reading\n"), "{text}");
     let_go(readers);
     assert!(writer.wait().success() && reader.wait().success());
@@ -110,16 +100,15 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let lock = home.show("pool");
     assert_eq!((&lock["permits"], &lock["holders"][0]["permits"]), (&3.into(), &2.into()));
     assert_eq!(lock["holders"][0]["mode"], "permits");
-    let text = String::from_utf8(home.output(&["show", "pool"]).stdout).unwrap();
+    let text = home.ok(&["show", "pool"]);
     assert!(text.contains("  3 of 3 permits taken\n") && text.contains("    as       2 permits\n"), "{text}");
     assert!(!text.contains("token"), "{text}");
-    let text = String::from_utf8(home.output(&["list"]).stdout).unwrap();
+    let text = home.ok(&["list"]);
     assert!(text.contains(" +1  ") && text.ends_with("  3 of 3 permits taken\n"), "{text}");
     let mut waiter = home.spawn("pool", &pool, "echo in");
-    let mut line = String::new();
-    waiter.stderr.read_line(&mut line).unwrap();
+    let line = waiter.told();
     assert!(line.contains(" and 1 more, on ") && line.ends_with(", 3 of 3 permits taken, 2 ahead\n"), "{line}");
-    let text = String::from_utf8(home.output(&["why", "pool"]).stdout).unwrap();
+    let text = home.ok(&["why", "pool"]);
     assert!(text.contains("3 of 3 permits taken\n"), "{text}");
 
     let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
@@ -163,8 +152,7 @@ fn permits_have_no_token() {
     let home = Home::new();
     let inner = [crate::harness::BINARY, "run", "pool", "--permits", "2", "--", "sh", "-c"];
     let script = "echo \"${LOCKKEEPER_TOKEN-none} $LOCKKEEPER_PATH $LOCKKEEPER_NODE\"";
-    let output = home.output(&[&["run", "a", "--"], inner.as_slice(), &[script]].concat());
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = home.ok(&[&["run", "a", "--"], inner.as_slice(), &[script]].concat());
     assert!(text.starts_with("none /locks/pool /locks/pool/_c_") && text.contains("-permits-1-"), "{text}");
 }
 
@@ -186,8 +174,7 @@ fn classes_are_served_in_their_order() {
     assert_eq!(lock["holders"][0]["token"].to_string(), token);
     let classes: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| waiter["class"].clone()).collect();
     assert_eq!(classes, ["A", "A", "B", "C"]);
-    let mut line = String::new();
-    waiters[2].stderr.read_line(&mut line).unwrap();
+    let line = waiters[2].told();
     assert!(line.contains(", class B, since "), "{line}");
     assert!(is_kept_out(&home, "a", &["--foreground"]));
     let_go(vec![first]);
@@ -216,8 +203,7 @@ fn node_formats_name_the_nodes() {
     for (at, (args, is_named)) in cases.iter().enumerate() {
         let lock = format!("/app/{at}");
         let args = [&["run", &lock], *args, &["--", "sh", "-c", "echo $LOCKKEEPER_NODE"]].concat();
-        let output = home.output(&args);
-        let node = String::from_utf8(output.stdout).unwrap();
+        let node = home.ok(&args);
         let name = node.trim_end().strip_prefix(&format!("{lock}/")).unwrap_or_else(|| panic!("{args:?}: {node}"));
         assert!(is_named(name), "{args:?}: {name}");
     }
@@ -237,13 +223,11 @@ fn numbered_commands_queue_beside_the_path() {
     until("the first waits", || home.count("a") == (1, 1));
     let mut next = home.spawn("a", &numbered, "echo $LOCKKEEPER_NODE");
     until("the second waits", || home.count("a") == (1, 2));
-    killed.signal(Signal::KILL);
-    killed.wait();
+    killed.kill();
     until("the killed waiter's node is deleted", || home.count("a") == (1, 1));
     let other = holder(&home, "c", &[]);
-    let refused = home.output(&[&["run", "c"], &numbered[..], &["--", "true"]].concat());
-    let text = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(64) && text.contains("no --format and no class"), "{text}");
+    let text = home.fails(&[&["run", "c"], &numbered[..], &["--", "true"]].concat(), 64);
+    assert!(text.contains("no --format and no class"), "{text}");
     let_go(vec![other]);
     holding.close_stdin();
     let node = next.line();

@@ -37,11 +37,11 @@ fn service(home: &Home, manager: &Manager, options: &[&str]) -> Running {
 }
 
 fn revoke(home: &Home) {
-    assert!(home.output(&["revoke", "e", "--reason", "update"]).status.success());
+    home.ok(&["revoke", "e", "--reason", "update"]);
 }
 
 fn break_lock(home: &Home) {
-    assert!(home.output(&["break", "e", "--reason", "test", "--yes"]).status.success());
+    home.ok(&["break", "e", "--reason", "test", "--yes"]);
 }
 
 /// Gives a hook the line that it reads.
@@ -99,8 +99,7 @@ fn the_next_machine_leads_when_the_leader_gets_sigterm() {
     until("the second one stands by", || home.count("e") == (1, 1));
     assert_eq!(home.show("e")["holders"][0]["message"], "first");
     first.signal(Signal::TERM);
-    let (code, said) = first.end();
-    assert_eq!(code, Some(0), "{said}");
+    first.ends(0);
     assert!(second.line().parse::<u64>().unwrap() > token);
     assert_eq!(log(&home), ["first promote", "sh ends", "first demote", "second promote"]);
     assert!(text(&home.file("log")).starts_with(&format!("first promote {token}\n")));
@@ -112,7 +111,7 @@ fn the_next_machine_leads_when_the_leader_gets_sigterm() {
     third.signal(Signal::HUP);
     for mut ended in [third, second] {
         ended.signal(Signal::TERM);
-        assert_eq!(ended.end().0, Some(0));
+        ended.ends(0);
     }
     assert_eq!(log(&home)[4..], ["sh ends", "second demote"]);
     assert_eq!(home.count("e"), (0, 0));
@@ -130,7 +129,7 @@ fn a_leader_that_is_asked_to_step_down_stands_by_again() {
     until("the first one stands by", || home.count("e") == (1, 1));
     // It was told to end after one term.
     revoke(&home);
-    assert_eq!(second.end().0, Some(0));
+    second.ends(0);
     first.line();
     assert_eq!(home.count("e"), (1, 0));
     let one = |name: &str| [format!("{name} promote"), "sh ends".to_owned(), format!("{name} demote")];
@@ -150,7 +149,7 @@ fn a_leadership_that_is_broken_demotes_and_the_machine_leads_again() {
     assert_eq!(log(&home), ["first promote", "first demote", "first promote"]);
     assert!(text(&home.file("log")).contains("first demote none\n"));
     leader.signal(Signal::TERM);
-    assert_eq!(leader.end().0, Some(0));
+    leader.ends(0);
 }
 
 #[test]
@@ -161,8 +160,7 @@ fn the_machine_of_a_killed_leader_runs_nothing_when_the_next_one_leads() {
     let command = first.pid_line();
     let mut second = lead(&home, "second", &timeout, WORK);
     until("the second one stands by", || home.count("e") == (1, 1));
-    first.signal(Signal::KILL);
-    first.wait();
+    first.kill();
     second.line();
     assert!(!is_alive(command));
 }
@@ -171,14 +169,14 @@ fn the_machine_of_a_killed_leader_runs_nothing_when_the_next_one_leads() {
 fn a_command_that_ends_by_itself_ends_lead_with_its_status() {
     let home = Home::new();
     let mut leader = lead(&home, "first", &[], "exit 7");
-    assert_eq!(leader.end().0, Some(7));
+    leader.ends(7);
     assert_eq!((log(&home), home.count("e")), (vec!["first promote".to_owned(), "first demote".to_owned()], (0, 0)));
     // Also after a signal for the command.
     let args = ["lead", "e", "--", "sh", "-c", "trap 'exit 8' HUP; echo up; while :; do sleep 0.01; done"];
     let mut reloaded = Running::start(&mut home.command(&args));
     assert_eq!(reloaded.line(), "up");
     reloaded.signal(Signal::HUP);
-    assert_eq!(reloaded.end().0, Some(8));
+    reloaded.ends(8);
     let missing = home.output(&["lead", "e", "--", "/nowhere/command"]);
     assert_eq!(failure(&missing).0, Some(127));
     // The command does not run after a promotion that failed. What the promotion began is undone.
@@ -203,7 +201,7 @@ fn the_service_manager_learns_who_leads() {
     assert_eq!(leader.line(), "up");
     leader.signal(Signal::TERM);
     assert_eq!(message(), "STOPPING=1");
-    assert_eq!(leader.end().0, Some(0));
+    leader.ends(0);
 }
 
 #[test]
@@ -239,7 +237,7 @@ fn a_signal_ends_no_demotion_and_a_reload_no_promotion() {
     until_heard(&leader);
     go_on(&mut leader);
     assert_eq!(leader.line(), "demoted");
-    assert_eq!(leader.end().0, Some(0));
+    leader.ends(0);
 }
 
 #[test]

@@ -1,23 +1,18 @@
 //! `run --lease`: a lock with a lease, taken from lower priorities and lost to higher ones.
 
-use std::io::BufRead;
-
 use rustix::process::test_kill_process;
 
-use crate::harness::{Home, Running, Served, failure, is_alive, until, until_it_is};
+use crate::harness::{Home, Running, Served, failure, is_alive, served, until, until_it_is};
 
 /// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
 
 #[test]
 fn a_leased_lock_is_taken_or_not_at_once() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let mut first = home.spawn("a", &["--lease", "10m", "-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; read line");
     let token: i64 = first.line().parse().unwrap();
-    let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--", "true"]));
-    assert_eq!(code, Some(75));
+    let text = home.failure(&["run", "a", "--lease", "10m", "--", "true"], 75);
     assert!(text.contains("is held or requested by") && text.contains("nightly index"), "{text}");
     first.close_stdin();
     assert_eq!(first.wait().code(), Some(1), "read at the end of the input");
@@ -29,38 +24,29 @@ fn a_leased_lock_is_taken_or_not_at_once() {
 /// `--wait` is the time limit for owners of every priority: it ends with 75, and a release in time ends the wait.
 #[test]
 fn wait_is_the_time_limit_of_a_leased_lock() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut first = home.spawn("a", &["--lease", "10m", "--priority", "3"], "echo up; cat");
-    assert_eq!(first.line(), "up");
-    let (code, text) = failure(&home.output(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"]));
-    assert!(code == Some(75) && text.contains("waited ") && text.contains("/locks/a"), "{text}");
+    let (_served, home) = served();
+    let mut first = home.holds("a", &["--lease", "10m", "--priority", "3"]);
+    let text = home.failure(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"], 75);
+    assert!(text.contains("waited ") && text.contains("/locks/a"), "{text}");
     let mut next = home.spawn("a", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
     // The waiter has opened its session before the owner ends, or comes to a free lock: both must get it.
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     assert_eq!(next.line(), "in");
     // A lease that is over ends the wait as well, although its command runs on.
-    let mut lapsing = home.spawn("b", &["--lease", "1s", "--priority", "3"], "echo up; exec sleep 1000");
-    assert_eq!(lapsing.line(), "up");
+    let mut lapsing = home.starts("b", &["--lease", "1s", "--priority", "3"], "echo up; exec sleep 1000");
     let mut after = home.spawn("b", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
     assert_eq!(after.line(), "in");
-    assert_eq!(lapsing.end().0, Some(76));
+    lapsing.ends(76);
     for mut held in [next, after] {
-        held.close_stdin();
-        assert!(held.wait().success());
+        held.finish();
     }
 }
 
 /// H-34, H-40: the command ends in its own time, and then the other one starts.
 #[test]
 fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut low = home.spawn("a", &["--lease", "10m", "--priority", "1", "--cleanup", "10m"], CLEANS_UP);
-    assert_eq!(low.line(), "up");
+    let (_served, home) = served();
+    let mut low = home.starts("a", &["--lease", "10m", "--priority", "1", "--cleanup", "10m"], CLEANS_UP);
     let equal = home.output(&["run", "a", "--lease", "10m", "--priority", "1", "--", "true"]);
     assert_eq!(equal.status.code(), Some(75));
     // A try asks nobody.
@@ -71,8 +57,7 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in; read line");
     assert_eq!(low.line(), "cleaned");
     assert_eq!(high.line(), "in");
-    let (code, text) = low.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = low.ends(76);
     assert!(text.contains("/locks/a is asked for, preempted by ") && !text.contains("unnamed"), "{text}");
     assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
 }
@@ -80,16 +65,12 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
 /// The record says that it was preempted, whether its lockkeeper first learns of the command's end or of the new owner.
 #[test]
 fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    for round in 0..8 {
-        let mut low = home.spawn("a", &["--lease", "10m", "--cleanup", "0s"], "echo up; exec sleep 1000");
-        assert_eq!(low.line(), "up");
+    let (_served, home) = served();
+    for _ in 0..8 {
+        let mut low = home.starts("a", &["--lease", "10m", "--cleanup", "0s"], "echo up; exec sleep 1000");
         let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in; read line");
         assert_eq!(high.line(), "in");
-        let (code, text) = low.end();
-        assert_eq!(code, Some(76), "round {round}: {text}");
+        low.ends(76);
         high.close_stdin();
         high.wait();
     }
@@ -98,16 +79,13 @@ fn a_preempted_command_without_cleanup_time_always_ends_with_79() {
 /// H-56: a command that does not end in time is killed with its group, before the requestor's wait ends.
 #[test]
 fn a_command_that_will_not_end_is_killed_when_its_cleanup_time_is_over() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let script = "trap '' TERM; echo $$; sh -c 'echo $$; while :; do sleep 0.05; done'; true";
     let mut low = home.spawn("a", &["--lease", "10m", "--cleanup", "300ms"], script);
     let (command, grandchild) = (low.pid_line(), low.pid_line());
     let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5", "--forceful"], "echo in; read line");
     assert_eq!(high.line(), "in");
-    let (code, text) = low.end();
-    assert_eq!(code, Some(76), "{text}");
+    low.ends(76);
     assert!(!is_alive(command) && !is_alive(grandchild));
 }
 
@@ -132,9 +110,7 @@ fn a_group_of_zombies_does_not_keep_the_lock() {
         assert!(!is_alive(orphan) && test_kill_process(orphan).is_ok(), "it is no zombie");
         return;
     }
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let mut adopter = std::process::Command::new(std::env::current_exe().unwrap());
     adopter.args(["--exact", "leasing::a_group_of_zombies_does_not_keep_the_lock"]).env(ROLE, &served.address);
     let mut adopter = Running::start(adopter.env(READY, home.file("ready")));
@@ -143,28 +119,20 @@ fn a_group_of_zombies_does_not_keep_the_lock() {
     let mut high = home.spawn("a", &["--lease", "10m", "--priority", "5"], "echo in");
     assert_eq!(high.line(), "in");
     assert!(asked.elapsed() < std::time::Duration::from_secs(60), "{:?} of a cleanup time of 10 min", asked.elapsed());
-    assert_eq!(adopter.end().0, Some(0));
+    adopter.ends(0);
 }
 
 /// H-53, H-54: the owner's command runs on.
 #[test]
 fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let script = "trap '' TERM; echo up; read line";
-    let mut low = home.spawn("a", &["--lease", "10m", "--cleanup", "10m"], script);
-    assert_eq!(low.line(), "up");
+    let mut low = home.starts("a", &["--lease", "10m", "--cleanup", "10m"], script);
     let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "2s", "--", "true"];
-    let refused = home.output(&args);
-    let text = String::from_utf8(refused.stderr).unwrap();
-    assert_eq!(refused.status.code(), Some(75), "{text}");
+    let text = home.fails(&args, 75);
     assert!(text.contains("asked the owner") && text.contains("has not finished the cleanup"), "{text}");
     // The request is withdrawn: the command is not killed for it any more, and its own status counts.
-    let mut said = String::new();
-    while !said.contains("is not wanted any more") {
-        assert!(low.stderr.read_line(&mut said).unwrap() > 0, "{said}");
-    }
+    let _said = low.told_of("is not wanted any more");
     low.close_stdin();
     assert_eq!(low.wait().code(), Some(1), "read at the end of the input");
 }
@@ -172,21 +140,16 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
 /// H-28: an emergency preempts every owner, and any machine can read who used it and why.
 #[test]
 fn an_emergency_is_recorded_with_its_reason() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut low = home.spawn("a", &["--lease", "10m", "--priority", "2147483646"], "echo up; exec sleep 1000");
-    assert_eq!(low.line(), "up");
+    let (_served, home) = served();
+    let mut low = home.starts("a", &["--lease", "10m", "--priority", "2147483646"], "echo up; exec sleep 1000");
     let args = ["--lease", "10m", "--id", "sre", "--emergency", "--reason", "the index is corrupt"];
     let mut urgent = home.spawn("a", &args, "echo in; cat");
     assert_eq!(urgent.line(), "in");
     // The record shows the new owner for as long as it holds. After its release, the owner before it would find only that
     // its own hold is gone.
-    let (code, text) = low.end();
-    assert_eq!(code, Some(76), "{text}");
-    urgent.close_stdin();
-    assert_eq!(urgent.end().0, Some(0));
-    let told = String::from_utf8(home.output(&["requests", "--decided"]).stdout).unwrap();
+    low.ends(76);
+    urgent.finish();
+    let told = home.ok(&["requests", "--decided"]);
     assert!(told.contains("sre requested it in an emergency") && told.contains("the index is corrupt"), "{told}");
     let json = home.output(&["requests", "a", "--decided", "--json"]);
     let recorded: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -205,8 +168,7 @@ fn an_infinite_wait_goes_with_nothing_that_needs_its_end() {
     let home = Home::new();
     for idle in [&["--forceful"][..], &["--ask", "1s"]] {
         let args = [&["run", "a", "--lease", "1m", "--waiting", "infinite"], idle, &["--", "true"]].concat();
-        let (code, line) = failure(&home.output(&args));
-        assert!(code == Some(64) && line.contains("has no effect"), "{code:?} {line}");
+        home.refuses(&args, 64, "has no effect");
     }
 }
 
@@ -217,8 +179,7 @@ fn an_ended_lease_is_kept_until_another_command_asks() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut first = home.spawn("a", &["--lease", "2s", "--priority", "9", "--id", "one"], CLEANS_UP);
-    assert_eq!(first.line(), "up");
+    let mut first = home.starts("a", &["--lease", "2s", "--priority", "9", "--id", "one"], CLEANS_UP);
     // The end of the lease, by the clock that this machine shares with the server.
     let end = home.show("a")["lease"]["until_ms"].as_i64().unwrap();
     let now = || i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
@@ -226,27 +187,22 @@ fn an_ended_lease_is_kept_until_another_command_asks() {
     assert_eq!(home.show("a")["lease"]["owner"], "one");
     let mut next = home.spawn("a", &["--lease", "10m"], "echo in");
     assert_eq!((first.line().as_str(), next.line().as_str()), ("cleaned", "in"));
-    let (code, text) = first.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = first.ends(76);
     assert!(text.contains("its lease is over") && text.contains("SIGTERM"), "{text}");
     next.wait();
     // A command that nobody asks ends as if its lease still ran.
-    let alone = home.output(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
-    assert!(alone.status.success(), "{alone:?}");
+    home.ok(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
     assert_eq!(home.count("a"), (0, 0));
 }
 
 /// H-15: with --strict-lease or --keep-node, the lease ends without a request.
 #[test]
 fn the_end_of_a_strict_lease_stops_the_command() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     for strict in ["--strict-lease", "--keep-node"] {
         let mut running = home.spawn(strict.trim_start_matches('-'), &["--lease", "4s", strict], CLEANS_UP);
         assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
-        let (code, text) = running.end();
-        assert_eq!(code, Some(76), "{text}");
+        let text = running.ends(76);
         assert!(text.contains("its lease ends"), "{text}");
     }
 }
@@ -254,12 +210,9 @@ fn the_end_of_a_strict_lease_stops_the_command() {
 /// The owner of a leased lock, its end and its requestor are shown as those of any lock.
 #[test]
 fn a_leased_lock_is_shown_listed_and_explained() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let low = ["--lease", "10m", "--id", "batch-1", "--cleanup", "10m", "--priority", "2", "-m", "nightly index"];
-    let mut holder = home.spawn("a", &low, "trap 'echo told' TERM; echo up; while :; do read line && exit; done");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &low, "trap 'echo told' TERM; echo up; while :; do read line && exit; done");
     let shown = home.show("a");
     assert_eq!((&shown["holders"][0]["described"], &shown["holders"][0]["mode"]), (&"batch-1".into(), &"lease".into()));
     assert_eq!(
@@ -273,7 +226,7 @@ fn a_leased_lock_is_shown_listed_and_explained() {
     until("the request shows", || home.show("a")["lease"]["requestor"]["id"] == "online-1");
     for verb in ["show", "why", "list"] {
         let args = if verb == "list" { vec![verb] } else { vec![verb, "a"] };
-        let text = String::from_utf8(home.output(&args).stdout).unwrap();
+        let text = home.ok(&args);
         let holder = if verb == "list" { "a     batch-1 " } else { "held by batch-1" };
         for say in [holder, "by the server's clock", "with priority 2", "wanted by online-1 with priority 5"] {
             assert!(text.contains(say), "{verb}: {say:?} is missing in {text}");
@@ -289,39 +242,28 @@ fn a_leased_lock_is_shown_listed_and_explained() {
 /// A revoke takes nothing by force: the command gets a signal, and may ignore it.
 #[test]
 fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--lease", "10m", "--id", "x"], CLEANS_UP);
-    assert_eq!(holder.line(), "up");
-    let asked = home.output(&["revoke", "a", "--reason", "deploying", "--wait", "1m"]);
-    assert!(asked.status.success(), "{asked:?}");
+    let (_served, home) = served();
+    let mut holder = home.starts("a", &["--lease", "10m", "--id", "x"], CLEANS_UP);
+    home.ok(&["revoke", "a", "--reason", "deploying", "--wait", "1m"]);
     assert_eq!(holder.line(), "cleaned");
     let (_, text) = holder.end();
     assert!(text.contains("asks for /locks/a (deploying): SIGTERM"), "{text}");
-    let mut holder = home.spawn("a", &["--lease", "10m", "--id", "x", "--on-revoke", "ignore"], "echo up; read line");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--lease", "10m", "--id", "x", "--on-revoke", "ignore"], "echo up; read line");
     assert_eq!(home.output(&["revoke", "a", "--wait", "1m"]).status.code(), Some(2));
-    let broken = home.output(&["break", "a", "--node", "/locks/a", "--reason", "gone", "--yes"]);
-    assert!(broken.status.success(), "{broken:?}");
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(76), "{text}");
-    assert!(home.output(&["run", "a", "--lease", "1m", "--", "true"]).status.success());
+    home.ok(&["break", "a", "--node", "/locks/a", "--reason", "gone", "--yes"]);
+    holder.ends(76);
+    home.ok(&["run", "a", "--lease", "1m", "--", "true"]);
 }
 
 /// case_35: hands the lock from command to command, with no other holder between them.
 #[test]
 fn a_command_hands_its_lock_to_the_next() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let first = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "true"]);
-    assert!(first.status.success(), "{first:?}");
+    let (_served, home) = served();
+    home.ok(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "true"]);
     assert_eq!(home.show("a")["lease"]["owner"], "deploy");
     let other = home.output(&["run", "a", "--lease", "10m", "--", "true"]);
     assert_eq!(other.status.code(), Some(75));
-    let next = home.output(&["run", "a", "--lease", "10m", "--id", "deploy", "--", "true"]);
-    assert!(next.status.success(), "{next:?}");
+    home.ok(&["run", "a", "--lease", "10m", "--id", "deploy", "--", "true"]);
     assert_eq!(home.count("a"), (0, 0));
     // Without a lock to hand over, nothing happens.
     let failed = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "false"]);
@@ -334,22 +276,18 @@ fn a_command_hands_its_lock_to_the_next() {
 /// H-73, H-74: holds are counted if that is requested, and any machine can print the counts.
 #[test]
 fn lease_statistics_are_printed() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    assert!(home.output(&["run", "a", "--lease", "10m", "--", "true"]).status.success());
+    let (_served, home) = served();
+    home.ok(&["run", "a", "--lease", "10m", "--", "true"]);
     let (code, line) = failure(&home.output(&["show", "--stats", "a"]));
     assert_eq!((code, line.as_str()), (Some(1), "/locks/a has no statistics"));
     for _ in 0..2 {
-        assert!(home.output(&["run", "a", "--lease", "10m", "--id", "x", "--stats", "--", "true"]).status.success());
+        home.ok(&["run", "a", "--lease", "10m", "--id", "x", "--stats", "--", "true"]);
     }
-    let mut low = home.spawn("a", &["--lease", "10m", "--id", "x", "--cleanup", "10m", "--stats"], CLEANS_UP);
-    assert_eq!(low.line(), "up");
+    let mut low = home.starts("a", &["--lease", "10m", "--id", "x", "--cleanup", "10m", "--stats"], CLEANS_UP);
     let args = ["run", "a", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
-    assert!(home.output(&args).status.success());
-    assert_eq!(low.end().0, Some(76));
-    let output = home.output(&["show", "--stats", "a", "--json"]);
-    let stats: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    home.ok(&args);
+    low.ends(76);
+    let stats = home.json(&["show", "--stats", "a", "--json"]);
     let total = &stats["total"];
     assert_eq!((&total["holds"], &total["preemptions"], &total["cleanups"]), (&4.into(), &1.into(), &1.into()));
     assert_eq!((&total["in_time"], &total["share_in_time"]), (&1.into(), &1.0.into()));
@@ -358,37 +296,33 @@ fn lease_statistics_are_printed() {
     );
     let owners: Vec<_> = stats["owners"].as_array().unwrap().iter().map(|owner| owner["owner"].to_string()).collect();
     assert_eq!(owners, ["\"x\"", "\"y\""]);
-    let text = String::from_utf8(home.output(&["show", "--stats", "a"]).stdout).unwrap();
+    let text = home.ok(&["show", "--stats", "a"]);
     for say in ["/locks/a", "4     holds", "suggested lease", "suggested cleanup", "1 in time, 0 late, 0 by force"] {
         assert!(text.contains(say), "{say:?} is missing in {text}");
     }
     // Nothing to clean up is in time.
-    let mut low = home.spawn("b", &["--lease", "10m", "--id", "x", "--stats"], CLEANS_UP);
-    assert_eq!(low.line(), "up");
+    let mut low = home.starts("b", &["--lease", "10m", "--id", "x", "--stats"], CLEANS_UP);
     let args = ["run", "b", "--lease", "10m", "--id", "y", "--priority", "5", "--stats", "--", "true"];
-    assert!(home.output(&args).status.success());
-    assert_eq!(low.end().0, Some(76));
-    let stats: serde_json::Value =
-        serde_json::from_slice(&home.output(&["show", "--stats", "b", "--json"]).stdout).unwrap();
+    home.ok(&args);
+    low.ends(76);
+    let stats = home.json(&["show", "--stats", "b", "--json"]);
     assert_eq!((&stats["total"]["in_time"], &stats["total"]["share_in_time"]), (&1.into(), &1.0.into()));
     // A cleanup that force cut off has not finished, and no suggestion comes from it.
-    let mut low = home.spawn(
+    let mut low = home.starts(
         "c",
         &["--lease", "10m", "--id", "x", "--cleanup", "10m", "--stats"],
         "echo up; trap '' TERM; read line",
     );
-    assert_eq!(low.line(), "up");
     let args = ["run", "c", "--lease", "10m", "--id", "y", "--priority", "5", "--waiting", "100ms", "--forceful"];
-    assert!(home.output(&[&args[..], &["--", "true"]].concat()).status.success());
-    assert_eq!(low.end().0, Some(76));
-    let stats: serde_json::Value =
-        serde_json::from_slice(&home.output(&["show", "--stats", "c", "--json"]).stdout).unwrap();
+    home.ok(&[&args[..], &["--", "true"]].concat());
+    low.ends(76);
+    let stats = home.json(&["show", "--stats", "c", "--json"]);
     let total = &stats["total"];
     assert_eq!((&total["cleanups"], &total["cut_off"], &total["share_in_time"]), (&0.into(), &1.into(), &0.0.into()));
     assert!(total["suggested_cleanup_ms"].is_null(), "{total}");
-    let text = String::from_utf8(home.output(&["show", "--stats", "c"]).stdout).unwrap();
+    let text = home.ok(&["show", "--stats", "c"]);
     assert!(text.contains("1     cut-off cleanup") && !text.contains("suggested cleanup"), "{text}");
-    assert!(home.output(&["show", "--stats", "a", "--reset"]).status.success());
+    home.ok(&["show", "--stats", "a", "--reset"]);
     assert_eq!(home.output(&["show", "--stats", "a"]).status.code(), Some(1));
 }
 

@@ -2,7 +2,7 @@
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, failure, is_alive, without_time};
+use crate::harness::{Home, is_alive, without_time};
 
 #[test]
 fn a_command_that_runs_for_too_long_gets_sigterm() {
@@ -11,8 +11,7 @@ fn a_command_that_runs_for_too_long_gets_sigterm() {
     let script = "trap 'echo caught; exit 0' TERM; echo up; while :; do sleep 0.01; done";
     let mut running = home.spawn("a", &["--max-run", "300ms"], script);
     assert_eq!((running.line(), running.line()), ("up".to_owned(), "caught".to_owned()));
-    let (code, text) = running.end();
-    assert_eq!(code, Some(124), "{text}");
+    let text = running.ends(124);
     let told = "lockkeeper: the command has run for 300 ms, the limit of --max-run; stopping the command\n";
     // The shell may report the end of its sleep.
     assert!(without_time(&text).starts_with(told), "{text}");
@@ -31,9 +30,8 @@ fn a_status_of_lockkeepers_own_has_an_event() {
         let told = (&event["event"], &event["exit_code"]);
         assert_eq!((code, told), (Some(124), (&"error".into(), &124.into())), "{text}");
         assert!(event["message"].as_str().unwrap().contains("longer than --max-run"), "{text}");
-        let mut broken = home.spawn("b", &[&["--json"], job].concat(), "echo up; exec sleep 1000");
-        assert_eq!(broken.line(), "up");
-        assert!(home.output(&["break", "b", "--reason", "x", "--yes"]).status.success());
+        let mut broken = home.starts("b", &[&["--json"], job].concat(), "echo up; exec sleep 1000");
+        home.ok(&["break", "b", "--reason", "x", "--yes"]);
         let (code, text) = broken.end();
         let event = last(&text);
         let told = (&event["event"], &event["exit_code"]);
@@ -50,8 +48,7 @@ fn a_group_that_ignores_sigterm_is_killed_after_the_grace_period() {
     let script = "trap '' TERM; echo $$; sh -c 'trap \"\" TERM; echo $$; while :; do sleep 0.05; done'; true";
     let mut running = home.spawn("a", &["--max-run", "2s", "--grace", "500ms"], script);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
-    let (code, text) = running.end();
-    assert_eq!(code, Some(124), "{text}");
+    running.ends(124);
     assert!(!is_alive(command) && !is_alive(grandchild));
     assert_eq!(home.count("a"), (0, 0));
 }
@@ -66,10 +63,8 @@ fn a_command_within_its_limit_keeps_its_status() {
         assert!(output.stderr.is_empty(), "{output:?}");
     }
     // The longest duration that can be written is no limit.
-    let output = home.output(&["run", "a", "--max-run", "18446744073709551615s", "--", "true"]);
-    assert!(output.status.success(), "{output:?}");
-    let (code, line) = failure(&home.output(&["run", "a", "--max-run", "0s", "--", "true"]));
-    assert_eq!(code, Some(64), "{line}");
+    home.ok(&["run", "a", "--max-run", "18446744073709551615s", "--", "true"]);
+    let line = home.failure(&["run", "a", "--max-run", "0s", "--", "true"], 64);
     assert!(line.contains("'0s'") && line.contains("longer than 0"), "{line}");
 }
 

@@ -1,6 +1,5 @@
 //! docs/guide/look.md: what `lockkeeper` shows of the locks of clients that know nothing of it, and what that costs the servers.
 
-use std::io::BufRead;
 use std::path::Path;
 
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
@@ -71,8 +70,7 @@ fn looking_at_foreign_locks_changes_no_node_and_costs_what_the_page_says() {
         let home = Home::with_servers(&proxy.connect_string());
         for (command, numbers) in &mut counted {
             let earlier = proxy.counts();
-            let output = home.output(&command.split(' ').skip(1).collect::<Vec<_>>());
-            assert!(output.status.success(), "{output:?}");
+            home.ok(&command.split(' ').skip(1).collect::<Vec<_>>());
             let [all, writes] = requests(&proxy.counts().since(&earlier));
             assert!(at == 0 || writes == numbers[2], "{command}: {writes} writes and {}", numbers[2]);
             (numbers[at], numbers[2]) = (all, writes);
@@ -89,11 +87,7 @@ fn observing_foreign_locks_changes_no_node_and_costs_a_read_for_each_contender()
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let home = Home::with_servers(&proxy.connect_string());
     let mut observer = Running::start(&mut home.command(&["observe", "/", "--listen", "127.0.0.1:0"]));
-    let mut line = String::new();
-    while !line.contains("observing /") {
-        line.clear();
-        assert_ne!(observer.stderr.read_line(&mut line).unwrap(), 0, "it has ended");
-    }
+    let line = observer.told_of("observing /");
     assert!(line.contains("3 locks in use, 3 waiting"), "{line}");
     // No job ever ran here.
     let looks = |what: &What| matches!(what, What::Reply { op: OpCode::Exists, path: Some(path), .. } if path == "/lockkeeper/jobs");

@@ -8,19 +8,15 @@ use lockkeeper_testkit::Stalls;
 use lockkeeper_testkit::proxy::{Cut, Fate, OpCode, Proxy, What};
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::{BINARY, Home, Running, SOON, Served, is_alive, until, watchdogs};
+use crate::harness::{BINARY, Home, Running, SOON, Served, is_alive, served, until, watchdogs};
 
 #[test]
 fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
-    let machine = Home::new();
-    let mut served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (mut served, home) = served();
     let mut running = home.spawn("a", &["--session-timeout", "2s"], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
     let (command, grandchild) = (running.pid_line(), running.pid_line());
-    served.running.signal(Signal::KILL);
-    served.running.wait();
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    served.running.kill();
+    let text = running.ends(76);
     // The command has ended in time, so what it did was under the lock.
     assert!(text.contains("lockkeeper: lock /locks/a can be relied on for"), "{text}");
     assert!(text.contains("(the connection is lost)") && text.contains("was not confirmed"), "{text}");
@@ -29,9 +25,7 @@ fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
 
 #[test]
 fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let script = "trap '' TERM; echo $$; sh -c 'echo $$; while :; do sleep 0.05; done'; true";
     let mut running = home.spawn("a", &["--session-timeout", "8s", "--grace", "500ms"], script);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
@@ -40,8 +34,7 @@ fn case_45_a_stopped_server_stops_a_command_that_will_not_listen() {
     served.running.signal(Signal::STOP);
     until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
     let took = stopped.elapsed();
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = running.ends(76);
     // It is due at three quarters of the timeout after the last answer, which came before. No other contender gets the
     // lock earlier.
     assert!(took < Duration::from_secs(8), "{took:?}");
@@ -64,7 +57,7 @@ fn case_45_a_cut_off_holders_group_is_gone_before_the_next_command_starts() {
     proxy.black_hole();
     assert_eq!(next.line(), "in");
     assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
-    assert_eq!(running.end().0, Some(76));
+    running.ends(76);
 }
 
 /// Both signals are measured at both processes of the group. The deadline is that of the last request that was answered: a
@@ -83,7 +76,7 @@ fn case_45_both_signals_come_by_the_deadline_of_the_last_answer() {
     proxy.black_hole();
     let ([(told, _), (word, term)], (end, kill)) = ([signals.next(), signals.next()], signals.next());
     assert_eq!((told.as_str(), word.as_str(), end.as_str()), ("term", "term", "ended"));
-    assert_eq!(running.end().0, Some(76));
+    running.ends(76);
     let due = origin + last_proof(&proxy) + timeout * 3 / 4 / 100 * 99;
     let late = |at: Instant, due: Instant| at.saturating_duration_since(due);
     let (early, most) = (late(due - grace, term), stalls.allow(Duration::ZERO));
@@ -142,9 +135,7 @@ const DEAF: &str = "trap '' TERM; echo $$; sh -c 'trap \"\" TERM; echo $$; while
 /// The session expires while lockkeeper is stopped; the watchdog ends the command before that.
 #[test]
 fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let mut running = home.spawn("a", &["--session-timeout", "4s"], DEAF);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     let mut next = home.spawn("a", &[], "echo in; read line");
@@ -153,8 +144,7 @@ fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
     assert_eq!(next.line(), "in");
     assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
     running.signal(Signal::CONT);
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = running.ends(76);
     // One cause, the same for the end of the command and for the loss that follows from the stop.
     assert!(text.contains("lockkeeper was paused for too long (at least "), "{text}");
     assert!(!text.contains("no server was reached") && !text.contains("the session expired"), "{text}");
@@ -164,31 +154,28 @@ fn a_stopped_lockkeepers_group_is_gone_before_the_next_command_starts() {
 /// The hold has ended by time as well when lockkeeper runs again. The break was first, and the record of the run says so too.
 #[test]
 fn a_break_that_a_stopped_lockkeeper_learns_of_late_is_the_cause() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     for (name, job) in [("a", &[][..]), ("job", &["--slot", "1"])] {
         let mut running = home.spawn(name, &[&["--session-timeout", "6s"], job].concat(), DEAF);
         let command = running.pid_line();
         running.signal(Signal::STOP);
-        assert!(home.output(&["break", name, "--reason", "its host burns", "--yes"]).status.success());
+        home.ok(&["break", name, "--reason", "its host burns", "--yes"]);
         // By then, the hold has ended by lockkeeper's own clock.
         until("the watchdog has killed it", || !is_alive(command));
         running.signal(Signal::CONT);
-        let (code, text) = running.end();
-        assert_eq!(code, Some(76), "{text}");
+        let text = running.ends(76);
         let told = text.lines().find(|line| line.contains(&format!("/locks/{name} was broken by ")));
         assert!(told.is_some_and(|line| line.ends_with(": its host burns")), "{text}");
         assert!(!text.contains("is lost: lockkeeper was paused"), "{text}");
     }
-    let runs = String::from_utf8(home.output(&["jobs", "job", "--history", "--json"]).stdout).unwrap();
+    let runs = home.ok(&["jobs", "job", "--history", "--json"]);
     assert!(runs.contains("broken by ") && !runs.contains("paused"), "{runs}");
     // The watchdog ended the command long before lockkeeper could record that.
     for words in [&["jobs", "job", "--history"][..], &["jobs"]] {
-        let table = String::from_utf8(home.output(words).stdout).unwrap();
+        let table = home.ok(words);
         assert!(table.contains(" at most "), "{table}");
     }
-    let line = String::from_utf8(home.output(&["jobs", "--check"]).stdout).unwrap();
+    let line = home.says(&["jobs", "--check"], 2);
     assert!(
         line.contains(": slot 1 lost the lock; the command ended with signal ") && line.contains(", recorded at "),
         "{line}"
@@ -208,8 +195,7 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
         for end in ends {
             let watchdog = watchdogs(running.pid())[0];
             kill_process(watchdog, Signal::KILL).unwrap();
-            let mut line = String::new();
-            running.stderr.read_line(&mut line).unwrap();
+            let line = running.told();
             let event: serde_json::Value = serde_json::from_str(&line).unwrap();
             let text = format!("the watchdog of the command (pid {}) has ended{end}", watchdog.as_raw_nonzero());
             assert_eq!((&event["event"], &event["message"]), (&"note".into(), &text.into()));
@@ -230,8 +216,7 @@ fn a_killed_watchdog_is_told_and_another_one_guards_the_command() {
 #[test]
 fn a_command_without_a_watchdog_is_said_to_have_none() {
     let home = Home::new();
-    let mut keeps = home.spawn("server", &[], "echo up; cat");
-    assert_eq!(keeps.line(), "up");
+    let mut keeps = home.holds("server", &[]);
     let (mut unguarded, mut guarded) = (0, false);
     for files in 8..64 {
         let script = format!("ulimit -n {files}; exec {BINARY} run job --slot {files} -- sh -c 'echo up; cat'");
@@ -245,8 +230,7 @@ fn a_command_without_a_watchdog_is_said_to_have_none() {
         }
         guarded = !watchdogs(running.pid()).is_empty();
         running.close_stdin();
-        let (code, text) = running.end();
-        assert_eq!(code, Some(0), "{text}");
+        let text = running.ends(0);
         assert_eq!(text.contains("no watchdog of the command can be started (Too many open files"), !guarded, "{text}");
         if guarded {
             break;
@@ -254,8 +238,7 @@ fn a_command_without_a_watchdog_is_said_to_have_none() {
         unguarded += 1;
     }
     assert!(guarded && unguarded > 0, "{unguarded}");
-    keeps.close_stdin();
-    keeps.wait();
+    keeps.finish();
 }
 
 /// The new watchdog knows the group and its deadline.
@@ -265,23 +248,17 @@ fn a_watchdog_that_replaces_another_one_ends_the_command_of_a_stopped_lockkeeper
     let mut running = home.spawn("a", &["--session-timeout", "6s"], DEAF);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     kill_process(watchdogs(running.pid())[0], Signal::KILL).unwrap();
-    let mut told = String::new();
-    while !told.contains("another one guards the command now") {
-        assert_ne!(running.stderr.read_line(&mut told).unwrap(), 0, "{told}");
-    }
+    let _told = running.told_of("another one guards the command now");
     running.signal(Signal::STOP);
     until("the new watchdog has killed the command", || !is_alive(command) && !is_alive(grandchild));
     running.signal(Signal::CONT);
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    running.ends(76);
 }
 
 /// A lease ends by a clock that does not stop.
 #[test]
 fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let mut running = home.spawn("a", &["--lease", "3s", "--session-timeout", "8s"], DEAF);
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     running.signal(Signal::STOP);
@@ -289,8 +266,7 @@ fn a_stopped_lockkeepers_group_is_gone_before_its_lease_is_anybodys() {
     until("the lease is over", || home.output(&take).status.success());
     assert!(!is_alive(command) && !is_alive(grandchild), "two at work");
     running.signal(Signal::CONT);
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    running.ends(76);
 }
 
 /// Lockkeeper may be stopped between the grant and the start: the launcher checks the clock last.
@@ -309,17 +285,13 @@ fn a_command_is_not_started_after_the_end_of_its_hold() {
 /// reports it.
 #[test]
 fn a_command_that_the_watchdog_asked_to_end_ends_with_76() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let script = "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut running = home.spawn("a", &["--session-timeout", "6s"], script);
-    assert_eq!(running.line(), "up");
+    let mut running = home.starts("a", &["--session-timeout", "6s"], script);
     running.signal(Signal::STOP);
     assert_eq!(running.line(), "told");
     running.signal(Signal::CONT);
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = running.ends(76);
     assert!(text.contains("the watchdog stopped the command") || text.contains("is lost"), "{text}");
     assert_eq!(home.count("a"), (0, 0));
 }
@@ -327,8 +299,7 @@ fn a_command_that_the_watchdog_asked_to_end_ends_with_76() {
 #[test]
 fn a_short_stop_of_lockkeeper_changes_nothing() {
     let home = Home::new();
-    let mut running = home.spawn("a", &["--session-timeout", "30s"], "echo up; read line; echo on; read line; exit 7");
-    assert_eq!(running.line(), "up");
+    let mut running = home.starts("a", &["--session-timeout", "30s"], "echo up; read line; echo on; read line; exit 7");
     running.signal(Signal::STOP);
     std::io::Write::write_all(running.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
     assert_eq!(running.line(), "on");
@@ -352,8 +323,7 @@ fn case_45_a_suspected_lock_stops_the_command_that_wants_it() {
     proxy.cut(Cut::Reset);
     assert_eq!(careful.line(), "told");
     proxy.heal();
-    let (code, text) = careful.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = careful.ends(76);
     assert!(text.contains("the connection is lost"), "{text}");
     until("it is held again", || home.count("patient") == (1, 0));
     patient.close_stdin();
@@ -374,9 +344,7 @@ fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
         &["--lease", "2s", "--grace", "6s"],
         &["--lease", "6s", "--grace", "4s"],
     ] {
-        let output = home.output(&[&["run", "a"], args, &["--", "true"]].concat());
-        let text = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{args:?}: {text}");
+        let text = home.fails(&[&["run", "a"], args, &["--", "true"]].concat(), 64);
         assert!(text.contains("does not fit into a"), "{text}");
         // Each remedy is accepted.
         let remedies = text.split("hint: give ").nth(1).and_then(|hint| hint.lines().next()).unwrap();
@@ -397,12 +365,9 @@ fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
 
 #[test]
 fn a_command_may_clean_up_within_the_grace_period() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let script = "trap 'sleep 0.2; echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut running = home.spawn("a", &["--session-timeout", "10s"], script);
-    assert_eq!(running.line(), "up");
+    let mut running = home.starts("a", &["--session-timeout", "10s"], script);
     served.running.signal(Signal::KILL);
     assert_eq!(running.line(), "cleaned");
     assert_eq!(running.wait().code(), Some(76));
@@ -411,9 +376,7 @@ fn a_command_may_clean_up_within_the_grace_period() {
 #[test]
 fn an_expired_session_is_a_loss_and_the_next_gets_in() {
     // The node disappears when another client deletes it: here, a client of the same server.
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let mut running = home.spawn("a", &[], "echo $LOCKKEEPER_NODE; exec sleep 1000");
     let node = running.line();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -422,10 +385,9 @@ fn an_expired_session_is_a_loss_and_the_next_gets_in() {
         // The holder watches its own node only after a moment.
         client.delete(&node, None).await.unwrap();
     });
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = running.ends(76);
     assert!(text.contains("was deleted by someone else"), "{text}");
-    assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--try", "--", "true"]);
 }
 
 #[test]
@@ -433,20 +395,17 @@ fn a_waiter_that_lost_its_session_joins_the_queue_again() {
     let machine = Home::new();
     let mut served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--session-timeout", "2s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--session-timeout", "2s"], "echo up; exec sleep 1000");
     let mut waiter = home.spawn("a", &["--session-timeout", "2s"], "echo in");
     until("it waits", || home.count("a") == (1, 1));
     // Both sessions are lost with its memory.
-    served.running.signal(Signal::KILL);
-    served.running.wait();
+    served.running.kill();
     let again = ["serve", "--memory", "--listen", &served.address];
     let mut served = Running::start(&mut machine.command(&again));
     served.line();
     assert_eq!(holder.wait().code(), Some(76));
     assert_eq!(waiter.line(), "in");
-    let (code, text) = waiter.end();
-    assert_eq!(code, Some(0));
+    let text = waiter.ends(0);
     assert!(text.contains("the position in the queue of /locks/a is lost"), "{text}");
 }
 
@@ -455,14 +414,11 @@ fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
     let machine = Home::new();
     let mut served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--session-timeout", "1s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--session-timeout", "1s"], "echo up; exec sleep 1000");
     let mut waiter = home.spawn("a", &["--session-timeout", "1s"], "echo in");
-    let mut line = String::new();
-    waiter.stderr.read_line(&mut line).unwrap();
+    let line = waiter.told();
     assert!(line.contains("waiting for /locks/a"), "{line}");
-    served.running.signal(Signal::KILL);
-    served.running.wait();
+    served.running.kill();
     assert_eq!(holder.wait().code(), Some(76));
     let again = ["serve", "--memory", "--listen", &served.address];
     let mut served = Running::start(&mut machine.command(&again));
@@ -476,8 +432,7 @@ fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
 fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
     let home = Home::new();
     let args = ["--session-timeout", "3s", "--lock-delay", "3s"];
-    let mut holder = home.spawn("a", &args, "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let holder = home.starts("a", &args, "echo up; exec sleep 1000");
     let mut next = home.spawn("a", &[], "echo in");
     until("it waits", || home.count("a") == (1, 1));
     let killed = Instant::now();
@@ -486,6 +441,5 @@ fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
     assert_eq!(next.line(), "in");
     assert!(killed.elapsed() >= Duration::from_secs(3), "{:?}", killed.elapsed());
     assert!(next.wait().success());
-    let after_a_release = home.output(&["run", "a", "--try", "--", "true"]);
-    assert!(after_a_release.status.success(), "{after_a_release:?}");
+    home.ok(&["run", "a", "--try", "--", "true"]);
 }

@@ -73,8 +73,7 @@ fn token(home: &Home, name: &str, more: &[&str]) -> i64 {
 /// Checks everything that a copy must do between two places; returns the greatest token of the first place.
 fn moved(from: &str, to: &str) -> i64 {
     let (old, new) = (Home::with_servers(from), Home::with_servers(to));
-    let mut holder = old.spawn("held", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = old.holds("held", &[]);
     let greatest = token(&old, "nightly", &[]).max(token(&old, "index", &["--lease", "1m"]));
 
     let looked = copy(&old, &["--to", to, "--dry-run", "--json"]);
@@ -98,8 +97,7 @@ fn moved(from: &str, to: &str) -> i64 {
     for (name, more) in [("held", &[][..]), ("nightly", &[]), ("index", &["--lease", "1m"])] {
         assert!(token(&new, name, more) > greatest, "{name}");
     }
-    holder.close_stdin();
-    assert_eq!(holder.end().0, Some(0));
+    holder.finish();
     greatest
 }
 
@@ -150,8 +148,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     assert_eq!(tree(&from.address), tree(&to.address));
 
     // An access list that is not fully readable is not copied in part.
-    let (code, line) = failure(&old.output(&["admin", "copy", "--to", &to.address]));
-    assert_eq!(code, Some(77));
+    let line = old.failure(&["admin", "copy", "--to", &to.address], 77);
     assert!(line.contains("/config/guarded") && line.contains("ADMIN"), "{line}");
 
     for (args, said) in [
@@ -170,7 +167,7 @@ fn a_copy_leaves_the_records_of_holds_that_the_target_has() {
     let (from, to) = (Served::start(&machine), Served::start_after(&machine, 1 << 46));
     let homes = [&from, &to].map(|served| Home::with_servers(&served.address));
     for home in &homes {
-        assert!(home.output(&["run", "tried", "--", "true"]).status.success());
+        home.ok(&["run", "tried", "--", "true"]);
     }
     let history = |home: &Home| home.output(&["history", "tried", "--json"]).stdout;
     let before = homes.each_ref().map(history);

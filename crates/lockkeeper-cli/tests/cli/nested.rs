@@ -32,7 +32,7 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
     }
     // Two levels up.
     let middle = ["run", "a", "--", BINARY, "run", "b", "--", BINARY, "run", "a", "--", "true"];
-    assert_eq!(failure(&home.output(&middle)).0, Some(64));
+    home.failure(&middle, 64);
 }
 
 /// It does not wait, so it fails as usual. To ask the holder would end its own command.
@@ -48,8 +48,7 @@ fn a_nested_try_says_that_its_own_outer_run_holds_the_lock() {
         assert!(!text.contains("revoke") && text.contains("hint: the command holds the lock already"), "{text}");
     }
     // Another run holds it.
-    let mut other = home.spawn("b", &[], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let _other = home.holds("b", &[]);
     let text = String::from_utf8(nested(&home, &["a"], &["b", "--try"], "true").stderr).unwrap();
     assert!(text.contains("lockkeeper revoke ") && !text.contains("runs under"), "{text}");
 }
@@ -59,12 +58,11 @@ fn a_nested_try_says_that_its_own_outer_run_holds_the_lock() {
 fn a_nested_reader_behind_a_writer_that_waits_for_the_outer_one_is_refused() {
     let home = Home::new();
     let script = format!("echo up; read line; exec {BINARY} run r --shared -- true");
-    let mut outer = home.spawn("r", &["--shared"], &script);
-    assert_eq!(outer.line(), "up");
+    let mut outer = home.starts("r", &["--shared"], &script);
     let mut writer = home.spawn("r", &["--exclusive"], "echo in");
     until("the writer waits", || home.count("r") == (1, 1));
     std::io::Write::write_all(outer.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
-    assert_eq!(outer.end().0, Some(64));
+    outer.ends(64);
     assert_eq!(writer.line(), "in");
 }
 
@@ -84,16 +82,14 @@ fn a_nested_run_that_can_go_on_does() {
         assert_eq!(output.status.code(), Some(7), "{outer:?} {inner:?}: {output:?}");
     }
     // Permits of other holders are released at some time.
-    let mut other = home.spawn("p", &["--permits", "3"], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let mut other = home.holds("p", &["--permits", "3"]);
     let script = format!("echo up; exec {BINARY} run p --permits 3 --take 2 -- true");
-    let mut outer = home.spawn("p", &["--permits", "3"], &script);
-    assert_eq!(outer.line(), "up");
+    let mut outer = home.starts("p", &["--permits", "3"], &script);
     until("the inner one waits", || home.count("p") == (2, 1));
     other.close_stdin();
-    assert_eq!(outer.end().0, Some(0));
+    outer.ends(0);
     // A process that an outer hold left behind, after the end of that hold.
     let script = format!("sh -c 'sleep 0.3; exec {BINARY} run l -- touch later' >/dev/null 2>&1 &");
-    assert!(home.output(&["run", "l", "--", "sh", "-c", &script]).status.success());
+    home.ok(&["run", "l", "--", "sh", "-c", &script]);
     until("it runs later", || home.file("later").exists());
 }

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, served, text, until};
 
 struct Observing {
     running: Running,
@@ -64,9 +64,7 @@ fn a_signal_ends_an_observer_while_its_servers_are_away() {
 
 #[test]
 fn runs_are_counted_and_their_facts_are_in_the_journal() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     let mut observing = Observing::start(&home, &["--journal", "j"]);
     let state = || serde_json::from_str::<Value>(&observing.get("/state.json").1).unwrap();
     // The record of an end is about an owner, whom the observer knows from the node: it must be read before it is deleted.
@@ -77,14 +75,11 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
         })
     };
     for _ in 0..3 {
-        let mut quick = home.spawn("quick", &[], "echo up; cat");
-        assert_eq!(quick.line(), "up");
+        let mut quick = home.holds("quick", &[]);
         until("the holder is read", || is_read("/locks/quick", "holders"));
-        quick.close_stdin();
-        assert!(quick.wait().success());
+        quick.finish();
     }
-    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("slow", &["-m", "nightly index"]);
     let mut waiter = home.spawn("slow", &[], "true");
     until("one waits", || observing.metric("lockkeeper_waiters{lock=\"/locks/slow\"}") == 1.0);
     until("both are read", || is_read("/locks/slow", "holders") && is_read("/locks/slow", "waiters"));
@@ -106,8 +101,7 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
     let served_journal = observing.get("/history.jsonl").1;
     assert_eq!(observing.get_as("/metrics", "evil.example").0, 421);
     observing.running.signal(Signal::TERM);
-    let (code, said) = observing.running.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = observing.running.ends(0);
     assert!(said.contains("lockkeeper: observing /locks on "), "{said}");
     let journal = text(&home.file("j/history.jsonl"));
     let facts: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -122,9 +116,7 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
 fn an_observer_serves_each_lock_as_show_and_list_print_it() {
     use zookeeper_client::{Acls, Client, CreateMode};
 
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _client = runtime.block_on(async {
         let client = Client::connect(&served.address).await.unwrap();
@@ -137,8 +129,7 @@ fn an_observer_serves_each_lock_as_show_and_list_print_it() {
         client
     });
     let observing = Observing::start(&home, &[]);
-    let mut holder = home.spawn("slow", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("slow", &["-m", "nightly index"]);
     let mut waiter = home.spawn("slow", &[], "true");
     let without = |mut lock: Value, keys: &[&str]| {
         keys.iter().for_each(|key| _ = lock.as_object_mut().unwrap().remove(*key));
@@ -151,7 +142,7 @@ fn an_observer_serves_each_lock_as_show_and_list_print_it() {
             ["held_ms", "held_at_least_ms", "held_at_most_ms", "usual_ms", "oldest_wait_ms", "per_hour", "states"];
         until("the observer serves what the others print", || {
             let shown = without(home.show(name), &["scope"]);
-            let listed = serde_json::from_slice(&home.output(&["list", "--json"]).stdout).unwrap();
+            let listed = home.json(&["list", "--json"]);
             let listed = of(&listed).map(|lock| without(lock, &columns));
             let served = of(&serde_json::from_str(&observing.get("/state.json").1).unwrap()).map(|mut lock| {
                 for role in ["holders", "waiters"] {
@@ -174,15 +165,12 @@ fn an_observer_serves_each_lock_as_show_and_list_print_it() {
 /// Each of two runs waits for the lock of the other one.
 #[test]
 fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let mut observing = Observing::start(&home, &[]);
     assert!(observing.get("/").1.contains("No lock is in use"));
     let nested = |outer: &str, inner: &str| {
         let script = format!("echo up; read line; exec {BINARY} run '{inner}' -- true");
-        let mut running = home.spawn(outer, &["-m", "<b>nightly</b>"], &script);
-        assert_eq!(running.line(), "up");
+        let running = home.starts(outer, &["-m", "<b>nightly</b>"], &script);
         running
     };
     let mut runs = [nested("a", "b c"), nested("b c", "a")];
@@ -206,24 +194,21 @@ fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
     }
     until("the deadlock is over", || observing.metric("lockkeeper_deadlocks") == 0.0);
     observing.running.signal(Signal::TERM);
-    assert_eq!(observing.running.end().0, Some(0));
+    observing.running.ends(0);
 }
 
 /// The one that fails is first. The other one never ran, and its request is refused.
 #[test]
 fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    assert!(home.output(&["jobs", "expect", "nightly", "--once-per", "day"]).status.success());
+    let (_served, home) = served();
+    home.ok(&["jobs", "expect", "nightly", "--once-per", "day"]);
     let observing = Observing::start(&home, &[]);
     until("the job is shown", || observing.get("/").1.contains("never ran"));
     let daily = |name: &str, command: &[&str]| {
         home.output(&[&["run", name, "--once-per", "day", "--"], command].concat()).status.code()
     };
     assert_eq!((daily("archive", &["true"]), daily("backup", &["sh", "-c", "exit 3"])), (Some(0), Some(3)));
-    let mut holder = home.spawn("nightly", &["-m", "manual rerun"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("nightly", &["-m", "manual rerun"]);
     assert_eq!(home.output(&["run", "nightly", "--once-per", "day", "--try", "--", "true"]).status.code(), Some(75));
     until("the refused request is shown", || observing.get("/").1.contains(">refused<"));
     let page = observing.get("/").1;
@@ -235,7 +220,7 @@ fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
         jobs.contains("failed with exit status 3") && jobs.contains("lockkeeper jobs /locks/backup --history"),
         "{jobs}"
     );
-    assert!(home.output(&["jobs", "forget", "backup"]).status.success());
+    home.ok(&["jobs", "forget", "backup"]);
     until("it is not shown any more", || !observing.get("/").1.contains("/locks/backup --history"));
 }
 
@@ -254,11 +239,10 @@ fn an_outage_is_said_once_and_counted() {
     assert_eq!(served.line(), address);
     until("it sees the tree again", || observing.get("/healthz").0 == 200);
     assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}"), 1.0);
-    assert!(home.output(&["run", "quick", "--", "true"]).status.success());
+    home.ok(&["run", "quick", "--", "true"]);
     until("the hold is seen", || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/quick\"}") == 1.0);
     observing.running.signal(Signal::INT);
-    let (code, said) = observing.running.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = observing.running.ends(0);
     let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
     assert_eq!([count("is lost"), count("are seen again")], [1, 1], "{said}");
     let journal = text(&home.file("j/history.jsonl"));
@@ -289,8 +273,7 @@ fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
     let series = "lockkeeper_hold_seconds_count{lock=\"/locks/a/x\"}";
     until("the end of a hold in the other one is seen", || observing.metric(series) == 1.0);
     observing.running.signal(Signal::TERM);
-    let (code, said) = observing.running.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = observing.running.ends(0);
     for (root, servers) in [("/locks/a", &servers[0]), ("/locks/b", &servers[1])] {
         assert!(said.contains(&format!("observing {root} on {servers}: ")), "{said}");
     }
@@ -314,13 +297,11 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     let args = [&["--journal", "j"], &config[..]].concat();
     let mut observing = Observing::begin(&home, &args);
     until("one realm is seen", || observing.get("/healthz").1 == "/locks/a seen\n/locks/b not seen\n");
-    let mut holder = home.spawn("a/x", &config, "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a/x", &config);
     until("its holder is seen", || observing.metric("lockkeeper_holders{lock=\"/locks/a/x\"}") == 1.0);
     let _second = Served::start_at(&machines[1], &late);
     until("the other realm is seen, too", || observing.get("/healthz").0 == 200);
-    let mut other = home.spawn("b/x", &config, "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let _other = home.holds("b/x", &config);
     until("its holder is seen", || observing.metric("lockkeeper_holders{lock=\"/locks/b/x\"}") == 1.0);
     let series = "lockkeeper_gaps_total{root=\"/locks/b\",why=\"not_reached\"}";
     assert_eq!(
@@ -332,8 +313,7 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
     );
     assert!(text(&home.file("j/history.jsonl")).contains("\"why\":\"not_reached\""));
     observing.running.signal(Signal::TERM);
-    let (code, said) = observing.running.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = observing.running.ends(0);
     for line in [
         format!("{late} (realm /locks/b) is not observed until it can be reached: "),
         format!("{late} cannot be reached: changes of /locks/b are not seen"),
@@ -343,8 +323,7 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
         assert!(said.contains(&line), "{line:?} is missing in {said}");
     }
     std::fs::write(home.file("gone.toml"), "[realms]\n\"/a\" = \"127.0.0.1:1\"\n\"/b\" = \"127.0.0.1:1\"\n").unwrap();
-    let (code, line) = failure(&home.output(&["observe", "--listen", "127.0.0.1:0", "/", "--config", "gone.toml"]));
-    assert_eq!(code, Some(69), "{line}");
+    home.failure(&["observe", "--listen", "127.0.0.1:0", "/", "--config", "gone.toml"], 69);
 }
 
 #[test]
@@ -378,9 +357,9 @@ mod apache {
         let holds = || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/quick\"}");
         for server in 0..3 {
             apache.kill(server);
-            assert!(home.output(&["run", "quick", "--wait", "1m", "--", "true"]).status.success());
+            home.ok(&["run", "quick", "--wait", "1m", "--", "true"]);
             until("it sees the tree", || observing.get("/healthz").0 == 200);
-            assert!(home.output(&["run", "quick", "--wait", "1m", "--", "true"]).status.success());
+            home.ok(&["run", "quick", "--wait", "1m", "--", "true"]);
             apache.restart(server).unwrap();
         }
         // A hold within a gap is not seen.
@@ -388,8 +367,7 @@ mod apache {
         let gaps = observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}");
         assert!((1.0..=6.0).contains(&gaps), "{gaps}");
         observing.running.signal(Signal::TERM);
-        let (code, said) = observing.running.end();
-        assert_eq!(code, Some(0), "{said}");
+        let said = observing.running.ends(0);
         let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
         assert_eq!((count("is lost"), count("are seen again")), (gaps as usize, gaps as usize), "{said}");
     }

@@ -13,8 +13,7 @@ fn eight_first_commands_at_once_start_one_server() {
     let script = "echo in >> log; [ $(wc -l < log) -eq 1 ] || exit 9; sleep 0.02; rm log";
     let mut commands: Vec<Running> = (0..8).map(|_| home.spawn("a", &[], script)).collect();
     for command in &mut commands {
-        let (code, text) = command.end();
-        assert_eq!(code, Some(0), "{text}");
+        command.ends(0);
     }
     let servers = servers_of(&home.state());
     assert_eq!(servers.len(), 1, "{servers:?}");
@@ -40,7 +39,7 @@ fn servers_of(state: &Path) -> Vec<i32> {
 #[test]
 fn the_server_belongs_to_no_terminal_and_no_directory() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let pid = home.server().unwrap();
     let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
     assert_eq!(rustix::process::getsid(Some(pid)).unwrap(), pid);
@@ -54,7 +53,7 @@ fn the_server_belongs_to_no_terminal_and_no_directory() {
 #[test]
 fn the_state_directory_is_this_users_alone() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&home.state()), 0o700);
     for file in ["socket", "server.log"] {
@@ -69,11 +68,10 @@ fn an_idle_server_ends_and_the_next_command_starts_another() {
     let mut running = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "100ms"));
     assert_eq!(running.line(), "up");
     let first = home.server().unwrap();
-    running.close_stdin();
-    assert!(running.wait().success());
+    running.finish();
     until("it ends", || !is_alive(first));
     assert!(!home.state().join("socket").exists());
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
 }
 
 /// A person removes the whole state directory while its server runs, and the next command makes a new one.
@@ -94,9 +92,8 @@ fn a_server_without_its_directory_ends_and_leaves_the_socket_of_the_next_one() {
     running.wait();
     until("it ends", || !is_alive(first));
     assert!(home.state().join("socket").exists(), "the socket of the next server");
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
-    next.close_stdin();
-    assert!(next.wait().success());
+    home.ok(&["run", "b", "--", "true"]);
+    next.finish();
 }
 
 #[test]
@@ -109,19 +106,18 @@ fn a_server_in_use_does_not_end() {
     // Ten checks of the server.
     std::thread::sleep(std::time::Duration::from_millis(300));
     assert!(is_alive(server));
-    running.close_stdin();
-    assert!(running.wait().success());
+    running.finish();
 }
 
 #[test]
 fn a_killed_server_is_replaced() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let killed = home.server().unwrap();
     rustix::process::kill_process(killed, Signal::KILL).unwrap();
     until("it is gone", || !is_alive(killed));
     assert!(home.state().join("socket").exists(), "it had no time to remove it");
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     assert!(home.server().is_some_and(|now| now != killed));
 }
 
@@ -141,8 +137,7 @@ fn queries_start_no_server_where_none_has_data_and_the_ended_one_where_it_has() 
         &["jobs"],
     ];
     for question in questions {
-        let (code, line) = failure(&home.output(question));
-        assert_eq!(code, Some(69), "{question:?}: {line}");
+        let line = home.failure(question, 69);
         assert!(line.contains("own server is not running"), "{question:?}: {line}");
         assert!(line.contains(home.state().to_str().unwrap()), "{question:?}: {line}");
     }
@@ -152,9 +147,9 @@ fn queries_start_no_server_where_none_has_data_and_the_ended_one_where_it_has() 
     assert!(output.stdout.is_empty());
     assert!(!home.state().exists());
     // A server without locks gives another answer, also if it has ended meanwhile, because nobody used it.
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     for question in questions {
-        assert!(home.output(&["server", "stop"]).status.success(), "{question:?}: the one before has started it");
+        home.ok(&["server", "stop"]);
         let output = home.output(question);
         let expected = if question[0] == "revoke" { 1 } else { 0 };
         assert_eq!(output.status.code(), Some(expected), "{question:?}: {output:?}");
@@ -191,8 +186,7 @@ impl Busy {
         assert_ne!(self.home.server(), Some(self.server));
         assert_eq!(self.home.show("a")["holders"][0]["token"], self.token);
         self.holder.close_stdin();
-        let (code, text) = self.holder.end();
-        assert_eq!(code, Some(0), "{text}");
+        self.holder.ends(0);
         let (code, text) = self.waiter.end();
         assert_eq!((code, self.waiter.line().as_str()), (Some(0), "granted"), "{text}");
     }
@@ -229,14 +223,14 @@ fn a_program_and_a_command_share_this_users_own_server() {
     });
     let (code, text) = waiter.end();
     assert_eq!((code, waiter.line().as_str()), (Some(0), "granted"), "{text}");
-    assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--try", "--", "true"]);
 }
 
 /// Without sessions the server stays ended until the next command that uses its data.
 #[test]
 fn an_unused_server_stays_ended() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let server = home.server().unwrap();
     rustix::process::kill_process(server, Signal::TERM).unwrap();
     until("it is gone", || !is_alive(server));
@@ -266,9 +260,7 @@ fn a_state_directory_that_cannot_be_used_is_named() {
     for (case, prepare, say) in cases {
         let home = Home::new();
         prepare(&home.state());
-        let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-        assert_eq!(code, Some(70), "{case}: {line}");
-        assert!(line.contains(say), "{case}: {line}");
+        home.refuses(&["run", "a", "--", "touch", "ran"], 70, say);
         assert!(!home.file("ran").exists() && home.server().is_none(), "{case}");
     }
 }
@@ -280,16 +272,13 @@ fn a_place_that_is_no_directory_is_said_to_be_none() {
     std::fs::write(home.file("file"), "x").unwrap();
     for option in ["--state-dir=/dev/null", "--machine=/dev/null", "--state-dir=file"] {
         for args in [&["list"][..], &["show", "a"], &["jobs"]] {
-            let output = home.output(&[args, &[option]].concat());
-            let text = String::from_utf8(output.stderr).unwrap();
-            assert_eq!(output.status.code(), Some(69), "{args:?} {option}: {text}");
+            let text = home.fails(&[args, &[option]].concat(), 69);
             let told = text.contains(" is not a directory") && text.contains("choose a");
             assert!(told && !text.contains("starts it") && !text.contains("chmod"), "{args:?} {option}: {text}");
         }
     }
-    let run = home.output(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"]);
-    let text = String::from_utf8(run.stderr).unwrap();
-    assert!(run.status.code() == Some(70) && text.contains("/dev/null is not a directory"), "{text}");
+    let text = home.fails(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"], 70);
+    assert!(text.contains("/dev/null is not a directory"), "{text}");
     assert!(text.contains("choose another directory") && !text.contains("chmod"), "{text}");
 }
 
@@ -320,8 +309,7 @@ fn a_full_disk_is_named_and_no_server_stays() {
     }
     assert!(!home.file("ran").exists() && home.server().is_none());
     // With room again, leftover files do no harm.
-    let output = home.output(&["run", "a", "--", "true"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["run", "a", "--", "true"]);
 }
 
 /// The disk becomes full while the server runs, so the command that finds it loses its session and starts it again.
@@ -367,9 +355,8 @@ fn a_directory_behind_a_bare_machine_option_is_refused_with_what_to_write() {
     let home = Home::new();
     let dir = home.state().parent().unwrap().display().to_string();
     for words in [&["run", "a", "--machine", &dir, "--", "touch", "ran"][..], &["list", "--machine", &dir]] {
-        let output = home.output(words);
-        let told = String::from_utf8(output.stderr.clone()).unwrap();
-        assert!(output.status.code() == Some(64) && told.contains(&format!("write --machine={dir}")), "{told}");
+        let told = home.fails(words, 64);
+        assert!(told.contains(&format!("write --machine={dir}")), "{told}");
     }
 }
 

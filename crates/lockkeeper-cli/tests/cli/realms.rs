@@ -17,10 +17,8 @@ fn a_command_goes_to_the_realm_of_its_lock() {
     let text = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{}\"\n", first.address, second.address);
     std::fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
-    let mut holder = home.spawn("a/x", &["--config", config], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let mut other = home.spawn("b/x", &["--config", config, "--lease", "10m"], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let mut holder = home.holds("a/x", &["--config", config]);
+    let mut other = home.holds("b/x", &["--config", config, "--lease", "10m"]);
     let held = |home: &Home, name: &str| home.count(name).0;
     let (here, there) = (Home::with_servers(&first.address), Home::with_servers(&second.address));
     assert_eq!((held(&here, "a/x"), held(&there, "a/x")), (1, 0));
@@ -30,20 +28,17 @@ fn a_command_goes_to_the_realm_of_its_lock() {
         assert!(output.status.success(), "{verb:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("for a lease"), "{verb:?}: {output:?}");
     }
-    let (code, line) = failure(&home.output(&["run", "c", "--config", config, "--", "true"]));
-    assert_eq!(code, Some(64));
+    let line = home.failure(&["run", "c", "--config", config, "--", "true"], 64);
     assert!(line.contains("no realm covers /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
-    let (code, line) = failure(&home.output(&["run", "a/y", "b/y", "--config", config, "--", "true"]));
-    assert!(code == Some(64) && line.contains("in two realms"), "{code:?} {line}");
+    home.refuses(&["run", "a/y", "b/y", "--config", config, "--", "true"], 64, "in two realms");
     // The settings show each realm with its origin.
-    let told = String::from_utf8(home.output(&["config", "--config", config]).stdout).unwrap();
+    let told = home.ok(&["config", "--config", config]);
     let line = format!("realm /locks/a  {}  ({config}:2)", first.address);
     assert!(told.lines().any(|told| told == line), "{line:?} is missing in {told}");
     // `--servers` overrides the realms.
-    assert!(home.output(&["run", "c", "--config", config, "--servers", &first.address, "--", "true"]).status.success());
+    home.ok(&["run", "c", "--config", config, "--servers", &first.address, "--", "true"]);
     for running in [&mut holder, &mut other] {
-        running.close_stdin();
-        assert!(running.wait().success());
+        running.finish();
     }
 }
 
@@ -97,8 +92,7 @@ fn a_listing_shows_the_locks_of_all_realms() {
     assert_eq!((search.line(), rest.line()), ("up".to_owned(), "up".to_owned()));
     // A lock at this path of the other server is not that of the realm.
     let foreign = Home::with_servers(&two.second.address);
-    let mut foreign = foreign.spawn("search/foreign", &[], "echo up; cat");
-    assert_eq!(foreign.line(), "up");
+    let _foreign = foreign.holds("search/foreign", &[]);
     for listing in [&["list"][..], &["list", "/"]] {
         let output = two.output(listing);
         let (shown, said) = printed(&output);
@@ -167,8 +161,7 @@ fn jobs_of_all_realms_are_shown_and_checked() {
 fn a_realm_that_does_not_answer_is_named() {
     let two = Two::new("/", "\"/locks/gone\" = \"127.0.0.1:1\"\n");
     assert_eq!(two.output(&["run", "b", "--slot", "1", "--", "true"]).status.code(), Some(0));
-    let mut holder = two.home.spawn("search/a", &["--config", "realms.toml"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = two.home.holds("search/a", &["--config", "realms.toml"]);
     // At once, because each of them waits for the realm that does not answer.
     let asking = [
         (&["list"][..], "search/a "),
@@ -195,8 +188,7 @@ fn a_realm_that_does_not_answer_is_named() {
 #[test]
 fn why_asks_the_realm_of_its_lock_alone() {
     let two = Two::new("/", "\"/locks/gone\" = \"127.0.0.1:1\"\n");
-    let mut holder = two.home.spawn("search/a", &["--config", "realms.toml"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = two.home.holds("search/a", &["--config", "realms.toml"]);
     for verb in ["why", "show"] {
         let output = two.output(&[verb, "search/a"]);
         let (shown, said) = printed(&output);
@@ -284,10 +276,8 @@ fn a_command_takes_its_realms_from_the_routing_data() {
     let directory = Directory::new(&[(&first.address, r#""/locks/a""#), (&second.address, r#""/locks/b""#)]);
     let servers = directory.servers();
     let routing = ["--routing-servers", &servers];
-    let mut holder = home.spawn("a/x", &routing, "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let mut other = home.spawn("b/x", &[&routing[..], &["--lease", "10m"]].concat(), "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let mut holder = home.holds("a/x", &routing);
+    let mut other = home.holds("b/x", &[&routing[..], &["--lease", "10m"]].concat());
     let (here, there) = (Home::with_servers(&first.address), Home::with_servers(&second.address));
     assert_eq!((here.count("a/x").0, there.count("a/x").0), (1, 0));
     assert_eq!((here.count("b/x").0, there.count("b/x").0), (0, 1));
@@ -322,10 +312,9 @@ fn a_command_takes_its_realms_from_the_routing_data() {
         assert!(matches!(output.status.code(), Some(0..=2)), "{verb:?}: {output:?}");
         assert!(printed(&output).0.contains(has), "{verb:?}: {output:?}");
     }
-    let (code, line) = failure(&home.output(&["run", "c", routing[0], routing[1], "--", "true"]));
-    assert!(code == Some(64) && line.contains("no realm covers /locks/c"), "{line}");
-    let (code, line) = failure(&home.output(&["admin", "epoch", routing[0], routing[1]]));
-    assert!(code == Some(64) && line.contains(&servers) && line.contains("whole servers"), "{line}");
+    home.refuses(&["run", "c", routing[0], routing[1], "--", "true"], 64, "no realm covers /locks/c");
+    let line = home.failure(&["admin", "epoch", routing[0], routing[1]], 64);
+    assert!(line.contains(&servers) && line.contains("whole servers"), "{line}");
     let told = printed(&home.output(&["config", routing[0], routing[1]])).0;
     let line = told.lines().find(|line| line.starts_with("servers ")).unwrap();
     assert!(line.contains("none: the realms of the routing data are used"), "{line}");
@@ -336,10 +325,9 @@ fn a_command_takes_its_realms_from_the_routing_data() {
     let late = directory.served.address.clone();
     let record = r#"{"listFields":{"ZK_PATH_SHARDING_KEYS":["/locks/c"]}}"#;
     directory.create(&format!("/helix/METADATA_STORE_ROUTING_DATA/{late}"), record);
-    assert!(home.output(&["run", "c", routing[0], routing[1], "--", "true"]).status.success());
+    home.ok(&["run", "c", routing[0], routing[1], "--", "true"]);
     for running in [&mut holder, &mut other] {
-        running.close_stdin();
-        assert!(running.wait().success());
+        running.finish();
     }
 }
 

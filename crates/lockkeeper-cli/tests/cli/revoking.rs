@@ -5,7 +5,7 @@ use std::process::Output;
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, is_alive, until};
+use crate::harness::{Home, Running, failure, is_alive, served, until};
 
 fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
@@ -27,13 +27,11 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
     for (at, kind) in kinds.iter().enumerate() {
         let name = format!("k{at}");
         let script = "trap 'date +%s%3N; exit 9' TERM; echo up; while :; do sleep 0.01; done";
-        let mut holder = home.spawn(&name, &[*kind, &["--json"]].concat(), script);
-        assert_eq!(holder.line(), "up");
+        let mut holder = home.starts(&name, &[*kind, &["--json"]].concat(), script);
         let output = home.output(&["revoke", &name, "--reason", "deploying", "--wait", "30s"]);
         assert_eq!(output.status.code(), Some(0), "{kind:?}: {output:?}");
         let told: u64 = holder.line().parse().unwrap();
-        let (code, text) = holder.end();
-        assert_eq!(code, Some(9), "{kind:?}: {text}");
+        let text = holder.ends(9);
         let event: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
         assert_eq!((&event["event"], &event["signal"]), (&"asked".into(), &"SIGTERM".into()), "{text}");
         assert_eq!(
@@ -49,12 +47,11 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
 #[test]
 fn a_request_without_a_reason_shows_none_and_one_to_no_contender_names_the_node() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &[], "echo up; exec sleep 1000");
     let missing = home.output(&["revoke", "a", "--node", "b"]);
     let (code, line) = failure(&missing);
     assert!(code == Some(1) && line.contains("node b is not a contender of /locks/a"), "{code:?} {line}");
-    assert!(home.output(&["revoke", "a", "--reason", " "]).status.success());
+    home.ok(&["revoke", "a", "--reason", " "]);
     let (_, text) = holder.end();
     assert!(text.contains(" asks for /locks/a: SIGTERM sent to the command"), "{text}");
 }
@@ -73,8 +70,7 @@ fn a_request_to_several_holders_says_so_and_how_to_ask_one() {
     let mut names = nodes.map(|node| node.rsplit('/').next().unwrap());
     assert!(names.any(|name| text.contains(&format!("{advice}{name}"))), "{text}");
     holders.iter_mut().for_each(|holder| _ = holder.wait());
-    let mut holder = home.spawn("p", &["--permits", "2"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("p", &["--permits", "2"], "echo up; exec sleep 1000");
     let text = stderr(&home.output(&["revoke", "p", "--wait", "30s"]));
     assert!(!text.contains("holders were asked"), "{text}");
     holder.wait();
@@ -97,8 +93,7 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
     // Since when it holds the lock is not said: a holder that has just been granted it has the time of its queue only.
     assert!(!lines[0].contains(" since "), "{text}");
     assert!(lines[1].contains(&who) && lines[1].ends_with(" has released it"), "{text}");
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(128 + 15), "{text}");
+    let text = holder.ends(128 + 15);
     assert!(text.ends_with(" asks for /locks/a (deploying): SIGTERM sent to the command\n"), "{text}");
     assert_eq!(next.line(), "in");
     assert!(next.wait().success());
@@ -108,13 +103,9 @@ fn a_command_that_knows_of_nothing_is_ended_and_the_next_runs() {
 /// No process is left that could release the lock: its session ends.
 #[test]
 fn a_holder_whose_process_has_ended_is_not_said_to_release() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
-    holder.signal(rustix::process::Signal::KILL);
-    holder.wait();
+    let (_served, home) = served();
+    let mut holder = home.starts("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
+    holder.kill();
     let output = home.output(&["revoke", "a", "--wait", "60s"]);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{text}");
@@ -126,16 +117,13 @@ fn a_holder_whose_process_has_ended_is_not_said_to_release() {
 /// The first holder obeys and ends while the others are still being asked. Its end is its answer, and no reason why it cannot release.
 #[test]
 fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     // The records of revokes have their place.
-    assert!(home.output(&["admin", "init"]).status.success());
+    home.ok(&["admin", "init"]);
     for json in [false, true] {
         let mut holders: Vec<_> = (0..2)
             .map(|_| {
-                let mut holder = home.spawn("a", &["--shared"], "echo up; exec sleep 1000");
-                assert_eq!(holder.line(), "up");
+                let holder = home.starts("a", &["--shared"], "echo up; exec sleep 1000");
                 holder
             })
             .collect();
@@ -168,13 +156,9 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
 /// Its process is gone, and what is left of the hold lasts until the lock delay is over.
 #[test]
 fn an_abandoned_hold_is_not_said_to_release() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--lock-delay", "10m", "--session-timeout", "1s"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
-    holder.signal(rustix::process::Signal::KILL);
-    holder.wait();
+    let (_served, home) = served();
+    let mut holder = home.starts("a", &["--lock-delay", "10m", "--session-timeout", "1s"], "echo up; exec sleep 1000");
+    holder.kill();
     // A waiter replaces the node by one that lasts for the delay.
     let _waiter = home.spawn("a", &[], "true");
     until("the hold is abandoned", || home.show("a")["holders"][0]["abandoned"] == true);
@@ -191,16 +175,15 @@ fn the_signal_can_be_chosen() {
     let home = Home::new();
     for (signal, number) in [("USR1", 10), ("usr2", 12), ("HUP", 1), ("INT", 2), ("TERM", 15)] {
         let script = format!("trap 'echo told; read end; exit 7' {number}; echo up; while :; do sleep 0.01; done");
-        let mut holder = home.spawn("a", &["--on-revoke", signal], &script);
-        assert_eq!(holder.line(), "up");
-        assert!(home.output(&["revoke", "a"]).status.success());
+        let mut holder = home.starts("a", &["--on-revoke", signal], &script);
+        home.ok(&["revoke", "a"]);
         assert_eq!(holder.line(), "told");
         let lock = home.show("a");
         let asked = &lock["holders"][0]["revocation"];
         assert_eq!((&asked["reason"], &asked["refused"]), (&Value::Null, &Value::Null), "{lock}");
         assert!(asked["by"]["pid"].is_u64() && asked["at_ms"].is_u64(), "{lock}");
         for verb in ["show", "why", "list"] {
-            let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+            let text = home.ok(&[verb, "a"]);
             assert!(text.contains("asked to release by "), "{text}");
         }
         holder.close_stdin();
@@ -213,8 +196,7 @@ fn the_signal_can_be_chosen() {
 #[test]
 fn a_command_that_stays_keeps_the_lock() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "trap 'echo told' TERM; echo up; until [ -e stop ]; do sleep 0.01; done");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &[], "trap 'echo told' TERM; echo up; until [ -e stop ]; do sleep 0.01; done");
     let output = home.output(&["revoke", "a", "--wait", "300ms"]);
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(75), "{text}");
@@ -229,8 +211,7 @@ fn a_command_that_stays_keeps_the_lock() {
 #[test]
 fn a_command_that_is_not_to_be_disturbed_refuses() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--on-revoke", "ignore"], "trap 'echo told' TERM; echo up; cat; echo end");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--on-revoke", "ignore"], "trap 'echo told' TERM; echo up; cat; echo end");
     for reason in ["first", "second"] {
         let output = home.output(&["revoke", "a", "--reason", reason, "--wait", "30s", "--json"]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
@@ -244,12 +225,11 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
     }
     let output = home.output(&["revoke", "a", "--wait", "30s"]);
     assert!(output.status.code() == Some(2) && stderr(&output).contains(" refuses: "), "{output:?}");
-    let text = String::from_utf8(home.output(&["show", "a"]).stdout).unwrap();
+    let text = home.ok(&["show", "a"]);
     assert!(text.contains("; refuses: its command ignores requests"), "{text}");
     holder.close_stdin();
     assert_eq!(holder.line(), "end");
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(0));
+    let text = holder.ends(0);
     assert!(text.contains(" asks for /locks/a (second): refused\n"), "{text}");
 }
 
@@ -257,8 +237,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
 #[test]
 fn a_waiter_withdraws() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut waiter = home.spawn("a", &[], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
@@ -266,12 +245,10 @@ fn a_waiter_withdraws() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["asked"][0]["node"], &report["asked"][0]["answer"]), (&node.into(), &"released".into()));
-    let (code, text) = waiter.end();
-    assert_eq!(code, Some(75), "{text}");
+    let text = waiter.ends(75);
     assert!(text.contains("the wait for /locks/a was revoked by ") && text.contains("not today"), "{text}");
     assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// All holders are asked; with several locks, the command gets a request for each.
@@ -295,7 +272,7 @@ fn all_holders_are_asked() {
     let mut both = Running::start(&mut home.command(&args));
     assert_eq!(both.line(), "up");
     for name in ["c", "b"] {
-        assert!(home.output(&["revoke", name]).status.success());
+        home.ok(&["revoke", name]);
         assert_eq!(both.line(), "told");
     }
     assert_eq!(both.wait().code(), Some(5));
@@ -305,22 +282,18 @@ fn all_holders_are_asked() {
 fn a_lock_without_holders_has_no_contender_to_ask() {
     let home = Home::new();
     // A revoke does not start a server.
-    assert_eq!(failure(&home.output(&["revoke", "a"])).0, Some(69));
+    home.failure(&["revoke", "a"], 69);
     assert!(home.server().is_none());
-    assert!(home.output(&["run", "b", "--", "true"]).status.success());
-    let (code, line) = failure(&home.output(&["revoke", "a"]));
-    assert_eq!(code, Some(1));
+    home.ok(&["run", "b", "--", "true"]);
+    let line = home.failure(&["revoke", "a"], 1);
     assert!(line.starts_with("there is no lock at /locks/a (on "), "{line}");
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
-    let (code, line) = failure(&home.output(&["revoke", "a"]));
-    assert_eq!(code, Some(1));
+    home.ok(&["run", "a", "--", "true"]);
+    let line = home.failure(&["revoke", "a"], 1);
     assert!(line.starts_with("no contender holds /locks/a (on "), "{line}");
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    assert_eq!(failure(&home.output(&["revoke", "a", "--node", "other"])).0, Some(1));
+    let mut holder = home.holds("a", &[]);
+    home.failure(&["revoke", "a", "--node", "other"], 1);
     assert_eq!(home.show("a")["holders"][0]["revocation"], Value::Null);
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The later reason replaces the first; the command gets one signal.
@@ -328,11 +301,10 @@ fn a_lock_without_holders_has_no_contender_to_ask() {
 fn a_second_request_is_told_with_its_own_reason() {
     let home = Home::new();
     let script = "trap 'echo told' TERM; echo up; while [ ! -e done ]; do sleep 0.01; done";
-    let mut holder = home.spawn("a", &[], script);
-    assert_eq!(holder.line(), "up");
-    assert!(home.output(&["revoke", "a", "--reason", "first"]).status.success());
+    let mut holder = home.starts("a", &[], script);
+    home.ok(&["revoke", "a", "--reason", "first"]);
     assert_eq!(holder.line(), "told");
-    assert!(home.output(&["revoke", "a", "--reason", "second"]).status.success());
+    home.ok(&["revoke", "a", "--reason", "second"]);
     assert_eq!(home.show("a")["holders"][0]["revocation"]["reason"], "second");
     let mut said = String::new();
     while !said.contains("(second)") {
@@ -342,5 +314,5 @@ fn a_second_request_is_told_with_its_own_reason() {
     assert!(said.contains("asks for /locks/a (first): SIGTERM sent to the command"), "{said}");
     assert!(said.contains("asks for /locks/a (second): the command got its signal before"), "{said}");
     std::fs::write(home.file("done"), "").unwrap();
-    assert_eq!(holder.end().0, Some(0));
+    holder.ends(0);
 }

@@ -25,8 +25,7 @@ fn case_47_exit_status_is_the_commands() {
 #[test]
 fn case_47_waits_of_hours_are_accepted() {
     let home = Home::new();
-    let output = home.output(&["run", "a", "--wait", "3h", "--", "true"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["run", "a", "--wait", "3h", "--", "true"]);
 }
 
 #[test]
@@ -127,8 +126,7 @@ fn the_command_is_a_child_in_a_group_of_its_own_with_signals_at_their_defaults()
     assert_ne!(fields[2], running.pid().as_raw_nonzero().get());
     let ours = std::process::Command::new("grep").args(["-E", "SigBlk|SigIgn", "/proc/self/status"]).output().unwrap();
     assert_eq!(format!("{}\n{}\n", running.line(), running.line()), String::from_utf8(ours.stdout).unwrap());
-    running.close_stdin();
-    assert!(running.wait().success());
+    running.finish();
 }
 
 #[test]
@@ -173,25 +171,20 @@ fn killing_lockkeeper_kills_the_whole_group() {
     let home = Home::new();
     let mut running = home.spawn("a", &[], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
     let (command, grandchild) = (running.pid_line(), running.pid_line());
-    running.signal(Signal::KILL);
-    running.wait();
+    running.kill();
     until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
 }
 
 #[test]
 fn json_notes_are_lines_on_standard_error() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--message", "the first"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let output = home.output(&["run", "a", "--json", "--wait", "3s", "--", "true"]);
-    assert_eq!(output.status.code(), Some(75));
-    let text = String::from_utf8(output.stderr).unwrap();
+    let mut holder = home.holds("a", &["--message", "the first"]);
+    let text = home.fails(&["run", "a", "--json", "--wait", "3s", "--", "true"], 75);
     let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events[0]["event"], "waiting", "{text}");
     assert_eq!(events[0]["ahead"], 1);
     assert_eq!(events[0]["lock"]["holders"][0]["message"], "the first");
     assert_eq!(events[1]["event"], "error");
     assert_eq!(events[1]["exit_code"], 75);
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }

@@ -1,6 +1,5 @@
 //! The place in answers, and the server that all users of a machine share.
 
-use std::io::BufRead;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, until};
+use crate::harness::{Home, Running, Served, failure, served, until};
 
 /// Returns the name that answers give to the server of the user who runs the tests.
 fn own_server() -> String {
@@ -19,15 +18,13 @@ fn own_server() -> String {
 #[test]
 fn every_answer_names_this_users_own_server() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let own = own_server();
     for question in [&["list"][..], &["show", "a"], &["why", "a"], &["list", "/none"], &["list", "--broken"]] {
         let output = home.output(question);
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.success() && told.contains(&format!("on {own}")), "{question:?}: {told}");
-        let output = home.output(&[question, &["--json"]].concat());
-        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answer = home.json(&[question, &["--json"]].concat());
         assert_eq!((&answer["scope"]["kind"], &answer["scope"]["name"]), (&"own".into(), &own.clone().into()));
         assert_eq!(answer["scope"]["directory"], home.state().to_str().unwrap());
     }
@@ -43,19 +40,16 @@ fn every_answer_names_this_users_own_server() {
         let (_, line) = failure(&home.output(refused));
         assert!(line.contains(&format!("on {own}")), "{refused:?}: {line}");
     }
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 #[test]
 fn a_waiting_run_names_this_users_own_server() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let own = own_server();
     let mut waiter = home.spawn("a", &["--wait", "60s"], "true");
-    let mut line = String::new();
-    waiter.stderr.read_line(&mut line).unwrap();
+    let line = waiter.told();
     assert!(line.contains("waiting for /locks/a: held by ") && line.contains(&format!(", on {own}")), "{line}");
     holder.close_stdin();
     assert!(waiter.wait().success());
@@ -64,13 +58,11 @@ fn a_waiting_run_names_this_users_own_server() {
 #[test]
 fn the_json_events_of_run_have_a_scope() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--json"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--json"], "echo up; exec sleep 1000");
     let mut waiter = home.spawn("a", &["--json"], "true");
-    let mut events = String::new();
-    waiter.stderr.read_line(&mut events).unwrap();
+    let mut events = waiter.told();
     events.push_str(&String::from_utf8(home.output(&["run", "a", "--json", "--try", "--", "true"]).stderr).unwrap());
-    assert!(home.output(&["revoke", "a"]).status.success());
+    home.ok(&["revoke", "a"]);
     events.push_str(&holder.end().1);
     assert!(waiter.wait().success());
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -87,8 +79,7 @@ fn the_json_events_of_run_have_a_scope() {
 fn a_change_that_succeeded_names_this_users_own_server() {
     let (home, other) = (Home::new(), Home::new());
     let target = Served::start(&other);
-    let mut holder = home.spawn("a", &["--on-revoke", "ignore"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a", &["--on-revoke", "ignore"]);
     let own = own_server();
     for change in [
         &["revoke", "a"][..],
@@ -109,10 +100,8 @@ fn a_change_that_succeeded_names_this_users_own_server() {
 /// A person who names servers needs no line about the place; programs get it.
 #[test]
 fn answers_of_named_servers_name_them_for_programs_alone() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let (served, home) = served();
+    home.ok(&["run", "a", "--", "true"]);
     let output = home.output(&["show", "a"]);
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
     let failed = home.output(&["show", "nowhere", "--json"]);
@@ -157,9 +146,7 @@ fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     let shared = Shared::new();
     let machine = shared.option();
     let (one, other) = (Home::new(), Home::new());
-    let (code, line) = failure(&one.output(&["run", "a", &machine, "--", "touch", "ran"]));
-    assert_eq!(code, Some(69), "{line}");
-    assert!(line.contains("this machine's server is not running"), "{line}");
+    one.refuses(&["run", "a", &machine, "--", "touch", "ran"], 69, "this machine's server is not running");
     let hints = String::from_utf8(one.output(&["list", &machine]).stderr).unwrap();
     assert!(hints.contains(&format!("lockkeeper serve {machine}\n")), "{hints}");
     assert!(!shared.dir.exists() && !one.file("ran").exists());
@@ -167,13 +154,10 @@ fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     let server = shared.serve();
     assert_eq!((mode(&shared.dir), mode(&shared.dir.join("data"))), (0o755, 0o700));
     assert_eq!(mode(&shared.dir.join("socket")), 0o666);
-    let mut holder = one.spawn("a", &[&machine], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let (code, line) = failure(&other.output(&["run", "a", "--try", &machine, "--", "true"]));
-    assert_eq!(code, Some(75), "{line}");
-    assert!(line.contains("on this machine's server"), "{line}");
+    let mut holder = one.holds("a", &[&machine]);
+    other.refuses(&["run", "a", "--try", &machine, "--", "true"], 75, "on this machine's server");
     assert!(!one.state().exists() && !other.state().exists(), "a server of its own was started");
-    let shown: Value = serde_json::from_slice(&other.output(&["show", "a", "--json", &machine]).stdout).unwrap();
+    let shown = other.json(&["show", "a", "--json", &machine]);
     assert_eq!((&shown["scope"]["kind"], &shown["holders"][0]["mode"]), (&"machine".into(), &"exclusive".into()));
 
     // A service manager starts it again; the hold continues.
@@ -181,10 +165,8 @@ fn users_of_one_machines_server_exclude_each_other_and_never_start_it() {
     drop(server);
     let _server = shared.serve();
     until("it answers", || other.output(&["list", &machine]).status.success());
-    holder.close_stdin();
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(0), "{text}");
-    assert!(other.output(&["run", "a", "--try", &machine, "--", "true"]).status.success());
+    holder.finish();
+    other.ok(&["run", "a", "--try", &machine, "--", "true"]);
 }
 
 #[test]
@@ -217,13 +199,14 @@ fn a_shared_directory_that_others_may_write_is_refused() {
     std::fs::set_permissions(&shared.dir, PermissionsExt::from_mode(0o777)).unwrap();
     std::fs::set_permissions(shared.dir.parent().unwrap(), PermissionsExt::from_mode(0o755)).unwrap();
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["run", "a", &machine, "--", "touch", "ran"]));
-    assert_eq!(code, Some(70), "{line}");
-    assert!(line.contains("can be written by others than its owner; run chmod go-w on it"), "{line}");
+    home.refuses(
+        &["run", "a", &machine, "--", "touch", "ran"],
+        70,
+        "can be written by others than its owner; run chmod go-w on it",
+    );
     assert!(!home.file("ran").exists());
     drop(server);
-    let (code, line) = failure(&shared.home.output(&["serve", &machine]));
-    assert_eq!(code, Some(70), "{line}");
+    shared.home.failure(&["serve", &machine], 70);
 }
 
 /// This test starts what the unit file starts, except for the program and the directory.
@@ -253,23 +236,19 @@ fn a_machines_server_that_was_killed_gives_no_lock_and_no_wait() {
     let machine = shared.option();
     let mut server = shared.serve();
     let home = Home::new();
-    assert!(home.output(&["run", "a", &machine, "--", "true"]).status.success());
-    server.signal(Signal::KILL);
-    server.wait();
+    home.ok(&["run", "a", &machine, "--", "true"]);
+    server.kill();
     assert!(shared.dir.join("socket").exists());
-    let (code, line) = failure(&home.output(&["run", "a", &machine, "--", "touch", "ran"]));
-    assert_eq!(code, Some(69), "{line}");
-    assert!(line.contains("this machine's server is not running"), "{line}");
+    home.refuses(&["run", "a", &machine, "--", "touch", "ran"], 69, "this machine's server is not running");
 
     let store = std::fs::File::open(shared.dir.join("data/lock")).unwrap();
     store.lock().unwrap();
     let started = std::time::Instant::now();
-    let (code, line) = failure(&home.output(&["run", "a", &machine, "--wait", "2s", "--", "touch", "ran"]));
-    assert_eq!(code, Some(69), "{line}");
+    home.failure(&["run", "a", &machine, "--wait", "2s", "--", "touch", "ran"], 69);
     assert!(started.elapsed() < std::time::Duration::from_secs(2 + 5), "{:?}", started.elapsed());
     assert!(!home.file("ran").exists());
     drop(store);
 
     let _server = shared.serve();
-    assert!(home.output(&["run", "a", "--try", &machine, "--", "true"]).status.success());
+    home.ok(&["run", "a", "--try", &machine, "--", "true"]);
 }

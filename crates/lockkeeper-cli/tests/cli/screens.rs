@@ -10,7 +10,7 @@ use lockkeeper_client::wire::{Acl, CreateMode};
 use lockkeeper_client::{Client, Config};
 use unicode_width::UnicodeWidthStr;
 
-use crate::harness::{BINARY, Home, Served, failure, until};
+use crate::harness::{BINARY, Home, Served, failure, served, until};
 use crate::terminal::{INTERRUPT, Screen};
 
 /// Contenders of a foreign client with the node format of Curator, all of one session. Dropping them ends the session.
@@ -117,9 +117,7 @@ fn trouble_has_a_colour_on_a_terminal_that_shows_them_and_nowhere_else() {
 /// A finding is broken at words. Its command is whole, however long.
 #[test]
 fn the_screen_of_doctor_and_that_of_gc_fit_into_80_columns_but_for_the_commands() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let long = "some-team/".repeat(10);
     let run = ["run", &format!("{long}a"), "--once-per", "day", "--", "false"];
     assert_eq!(home.output(&run).status.code(), Some(1));
@@ -153,8 +151,7 @@ fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
     let machine = Home::new();
     let served = Served::start(&machine);
     let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &["-m", "nightly index"]);
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     let _crowd = Crowd::join(&served.address, "/locks/a", "lock", 300, "10.0.0.7");
     for line in ["$lockkeeper list", "$lockkeeper why a", "$lockkeeper show a"] {
@@ -183,34 +180,26 @@ fn the_holder_is_on_the_first_screen_with_three_hundred_waiters() {
     assert!(all("$lockkeeper show a --all") && all("$lockkeeper show a | cat"));
     let lock = home.show("a");
     assert_eq!(lock["waiters"].as_array().unwrap().len(), 300);
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// Holders of one lock may be many as well.
 #[test]
 fn a_hundred_readers_are_a_screen() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--shared", "-m", "the first"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let (served, home) = served();
+    let mut holder = home.holds("a", &["--shared", "-m", "the first"]);
     let _crowd = Crowd::join(&served.address, "/locks/a", "__READ__", 100, "10.0.0.7");
     let lines = shown(&home, &served.address, "$lockkeeper show a");
     assert!(lines.len() < 24, "{lines:?}");
     fits(&lines);
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 #[test]
 fn a_watched_table_that_is_taller_than_the_screen_stays_on_it_with_failures_first() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     for at in 0..40 {
-        let run = home.output(&["run", &format!("job-{at:02}"), "--slot", "1", "--", "true"]);
-        assert!(run.status.success(), "{run:?}");
+        home.ok(&["run", &format!("job-{at:02}"), "--slot", "1", "--", "true"]);
     }
     let failed = home.output(&["run", "zz-last", "--slot", "1", "--", "false"]);
     assert_eq!(failed.status.code(), Some(1), "{failed:?}");
@@ -269,10 +258,8 @@ fn a_message_of_100_kb_is_refused_with_its_beginning_and_its_length() {
 
 #[test]
 fn a_long_text_of_a_foreign_node_is_cut_wherever_it_is_shown() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    let (served, home) = served();
+    home.ok(&["run", "a", "--", "true"]);
     let record = |message: &str| {
         format!(
             r#"{{"lockkeeper":1,"id":"00000000-0000-4000-8000-000000000000","user":"build","host":"ci-7","pid":7,"message":"{message}","since_ms":1}}"#
@@ -288,7 +275,7 @@ fn a_long_text_of_a_foreign_node_is_cut_wherever_it_is_shown() {
             assert!(longest(&text) < 400 && text.contains("mmm…"), "{args:?}: {} bytes", longest(&text));
         }
         for args in [["show", "a"].as_slice(), &["show", "a", "--json"]] {
-            let text = String::from_utf8(home.output(args).stdout).unwrap();
+            let text = home.ok(args);
             let longest = text.split(|c| c != 'm').map(str::len).max().unwrap();
             assert_eq!(longest, 4096, "{args:?}");
         }
@@ -307,12 +294,10 @@ fn a_failure_names_its_lock_once() {
     assert!(line.starts_with("lock /locks/a (why): no server answered within "), "{line}");
     let line = run(&["--servers", "127.0.0.1:1", "--tls-ca", "nowhere.pem"]);
     assert!(line.starts_with("TLS: nowhere.pem cannot be used") && !line.contains("/locks/a"), "{line}");
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let line = run(&["--try"]);
     assert_eq!(line.matches("/locks/a").count(), 1, "{line}");
     let line = run(&["--class", "K"]);
     assert_eq!(line.matches("/locks/a").count(), 1, "{line}");
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }

@@ -1,6 +1,6 @@
 //! The command and TLS: every setting is used or refused, never ignored.
 
-use crate::harness::{Home, Running, Served, failure, until};
+use crate::harness::{Home, Running, failure, served, until};
 
 #[test]
 fn tls_settings_belong_together() {
@@ -10,9 +10,7 @@ fn tls_settings_belong_together() {
         (["--tls-key", "a.pem", "--tls-ca", "ca.pem"], "tls.cert"),
         (["--tls-key", "a.pem", "--tls-cert", "a.pem"], "tls.ca"),
     ] {
-        let output = home.output(&[&["config"], &args[..]].concat());
-        assert_eq!(output.status.code(), Some(64), "{output:?}");
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let told = home.fails(&[&["config"], &args[..]].concat(), 64);
         assert!(told.contains("cannot be used without") && told.contains(say), "{told}");
     }
 }
@@ -26,16 +24,14 @@ fn options_of_an_ensemble_are_refused_where_no_servers_are_named() {
     let machine = format!("--machine={}", home.file("machine").display());
     for option in [["--tls-ca", "ca.pem"], ["--auth-file", "auth"], ["--acl", "creator-all"], ["--acl", "open"]] {
         for (place, named) in [(None, "own server"), (Some(machine.as_str()), "this machine's server")] {
-            let (code, told) = failure(&home.output(&[&["list"], place.as_slice(), &option[..]].concat()));
-            assert_eq!(code, Some(64), "{told}");
+            let told = home.failure(&[&["list"], place.as_slice(), &option[..]].concat(), 64);
             assert!(told.contains(&format!("{} is not used with", option.join(" "))), "{told}");
             assert!(told.contains(named), "{told}");
         }
     }
     let file = home.file("auth").display().to_string();
     std::fs::write(home.file("c.toml"), format!("auth_file = {file:?}\nacl = \"creator-all\"\n")).unwrap();
-    let output = home.output(&["run", "nightly", "--config", "c.toml", "--", "true"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["run", "nightly", "--config", "c.toml", "--", "true"]);
 }
 
 /// The command does not even open a plain connection.
@@ -146,8 +142,7 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     assert_eq!(status(&["run", "daily", "--once-per", "day", "--", "touch", "ran"]), Some(77));
     assert!(!home.file("ran").exists());
     // A break is still recorded.
-    let mut holder = home.spawn("a", &[], "echo up; read line");
-    assert_eq!(holder.line(), "up");
+    let holder = home.starts("a", &[], "echo up; read line");
     assert_eq!(status(&["break", "a", "--reason", "test", "--yes"]), Some(0));
     drop(holder);
     assert_eq!(status(&["run", "daily", "--once-per", "day", "--auth-file", "jobs", "--", "touch", "ran"]), Some(0));
@@ -267,33 +262,27 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
         let other = ["jobs", "--auth-file", "other"];
         let close =
             ["admin", "init", "--auth-file", "FILE", "--acl", "sasl:ops:cdrwa,world:anyone:r", "--servers", &servers];
-        assert!(home.output(&close).status.success());
+        home.ok(&close);
         let job = ["run", "j", "--slot", "1", "--auth-file", "FILE", "--servers", &servers, "--", "true"];
-        assert!(home.output(&job).status.success());
+        home.ok(&job);
         let place = place.as_ref().map_or(&[][..], |place| place);
         for (words, command) in [(&["jobs"][..], &[][..]), (&other, &[]), (&["run", "a"], &["--", "true"])] {
             let words = [words, place, command].concat();
-            let output = home.output(&words);
-            assert_eq!(output.status.code(), Some(77), "{output:?}");
-            let told = String::from_utf8(output.stderr).unwrap();
+            let told = home.fails(&words, 77);
             let hint = told.split("contend: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{words:?}: {told}"));
             let hint = shlex::split(hint.lines().next().unwrap()).unwrap();
             let hint: Vec<_> = hint.iter().map(String::as_str).collect();
             let opened = home.output(&hint);
             assert!(opened.status.success(), "{hint:?}: {opened:?}");
-            assert!(home.output(&close).status.success());
+            home.ok(&close);
         }
     }
 }
 
 #[test]
 fn a_list_of_a_scheme_that_the_servers_do_not_know_is_the_mistake_that_is_named() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let output = home.output(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"]);
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(77), "{told}");
+    let (_served, home) = served();
+    let told = home.fails(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"], 77);
     assert!(
         told.contains("invalid access list") && told.contains("  hint: correct --acl or the setting acl"),
         "{told}"
@@ -303,12 +292,9 @@ fn a_list_of_a_scheme_that_the_servers_do_not_know_is_the_mistake_that_is_named(
 /// A lock that may not be read may have a holder.
 #[test]
 fn a_listing_claims_nothing_about_locks_that_this_client_may_not_read() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     home.secret("auth", "digest jobs:hunter2\n");
-    let mut holder = home.spawn("hid", &["--auth-file", "auth", "--acl", "creator-all"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("hid", &["--auth-file", "auth", "--acl", "creator-all"]);
     let output = home.output(&["list"]);
     let told = String::from_utf8(output.stderr).unwrap();
     assert!(told.contains("cannot read /locks/hid"), "{told}");
@@ -327,9 +313,7 @@ fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_
 /// It was set up without credentials before: existing lists are kept.
 #[test]
 fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (_served, home) = served();
     home.secret("ops", "digest ops:hunter2\n");
     assert_eq!(home.output(&["admin", "init"]).status.code(), Some(0));
     let with_ops = || home.output(&["admin", "init", "--auth-file", "ops"]);
@@ -350,8 +334,7 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
 #[test]
 fn init_on_the_own_server_takes_no_list_and_is_harmless() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["admin", "init", "--acl", "open"]));
-    assert!(code == Some(64) && line.contains("--acl open is not used with"), "{line}");
+    home.refuses(&["admin", "init", "--acl", "open"], 64, "--acl open is not used with");
     for done in ["created", "was there"] {
         let output = home.output(&["admin", "init"]);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -377,12 +360,9 @@ fn check_that_credentials_open_nodes(servers: &str) {
         let home = Home::with_servers(servers);
         home.secret("auth", &format!("# ours\n{line}\n"));
         let known = ["--auth-file", "auth", "--acl", "creator-all"];
-        let mut holder = home.spawn(name, &known, "echo up; cat");
-        assert_eq!(holder.line(), "up");
-        let (code, told) = failure(&home.output(&["show", name]));
-        assert_eq!(code, Some(77), "{told}");
-        let shown = home.output(&["show", name, "--auth-file", "auth"]);
-        assert!(shown.status.success(), "{shown:?}");
+        let mut holder = home.holds(name, &known);
+        home.failure(&["show", name], 77);
+        home.ok(&["show", name, "--auth-file", "auth"]);
         // The same from a settings file, and with an access list of named users.
         let file = home.file("auth").display().to_string();
         std::fs::write(home.file("c.toml"), format!("auth_file = {file:?}\nacl = \"creator-all-world-read\"\n"))
@@ -392,15 +372,13 @@ fn check_that_credentials_open_nodes(servers: &str) {
             let shown = home.output(&["show", name, "--json", "--auth-file", "auth"]);
             String::from_utf8_lossy(&shown.stdout).contains("\"waiters\":[{")
         });
-        holder.close_stdin();
-        assert_eq!(holder.end().0, Some(0));
+        holder.finish();
         assert_eq!(next.line(), "next");
-        assert_eq!(next.end().0, Some(0));
+        next.ends(0);
         let (open, list) = (format!("{name}-open"), format!("{ours},world:anyone:r"));
         let named = ["--auth-file", "auth", "--acl", &list];
-        let run = home.output(&[&["run", &open], &named[..], &["--", "true"]].concat());
-        assert!(run.status.success(), "{run:?}");
-        assert!(home.output(&["show", &open]).status.success(), "everyone may read it");
+        home.ok(&[&["run", &open], &named[..], &["--", "true"]].concat());
+        home.ok(&["show", &open]);
         assert_eq!(home.output(&["run", &open, "--", "true"]).status.code(), Some(77), "only jobs may write it");
     }
     let home = Home::with_servers(servers);
@@ -499,9 +477,7 @@ fn mistakes_about_tls_get_hints_about_tls() {
         let lasts = !["is not valid now", "requires a client certificate", "without TLS"].contains(&problem);
         let wait = if lasts { "60s" } else { "2s" };
         let args = [&["run", "a", "--wait", wait, "--servers", &server.1], flags, &["--", "true"]].concat();
-        let output = home.output(&args);
-        assert_eq!(output.status.code(), Some(69), "{output:?}");
-        let told = String::from_utf8(output.stderr).unwrap();
+        let told = home.fails(&args, 69);
         let (line, rest) = told.split_once("\n  hint: ").unwrap_or_else(|| panic!("{told}"));
         assert!(line.contains(problem) && rest.contains(hint), "{flags:?}: {told}");
         assert!(!told.contains("check that a ZooKeeper server runs"), "{flags:?}: {told}");

@@ -34,9 +34,7 @@ fn token(home: &Home) -> i64 {
 fn holds_on(home: &Home, mut holder: Running, token: &Value) {
     until("it holds", || home.count("a") == (1, 0));
     assert_eq!(home.show("a")["holders"][0]["token"], *token);
-    holder.close_stdin();
-    let (code, said) = holder.end();
-    assert_eq!(code, Some(0), "{said}");
+    holder.finish();
 }
 
 #[test]
@@ -82,16 +80,15 @@ fn a_server_with_sessions_is_stopped_by_force_only() {
     let hint = String::from_utf8_lossy(&refused.stderr);
     assert!(hint.contains("; a restart keeps their locks\n") && !hint.contains("lockkeeper server"), "{hint}");
     assert!(is_alive(server));
-    held.close_stdin();
-    assert!(held.wait().success());
+    held.finish();
     until("the session is closed", || status(&home)["sessions"] == 0);
-    assert!(home.output(&["server", "stop"]).status.success());
+    home.ok(&["server", "stop"]);
     until("it is gone", || !is_alive(server));
     assert_eq!(home.server(), None);
 
     let held = holder(&home);
     let (server, token) = (home.server().unwrap(), home.show("a")["holders"][0]["token"].clone());
-    assert!(home.output(&["server", "stop", "--force"]).status.success());
+    home.ok(&["server", "stop", "--force"]);
     until("it is gone", || !is_alive(server));
     holds_on(&home, held, &token);
 }
@@ -106,8 +103,7 @@ fn a_server_whose_lock_was_removed_is_found_and_stopped() {
     assert_eq!(status(&home)["running"], true);
     assert!(token(&home) > before);
     assert_eq!(home.server(), Some(server), "there is no other one");
-    let output = home.output(&["server", "stop", "--force"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["server", "stop", "--force"]);
     assert!(!is_alive(server));
     let after = token(&home);
     assert!(after > before && home.server().is_some());
@@ -121,19 +117,15 @@ fn a_server_that_hangs_is_stopped_by_force() {
     let server = home.server().unwrap();
     stop(server);
     for args in [&["run", "a", "--wait", "1s", "--", "true"][..], &["run", "a", "--try", "--", "true"]] {
-        let output = home.output(args);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(69), "{said}");
+        let said = home.fails(args, 69);
         assert!(said.contains(&format!("(pid {server}) runs and does not answer")), "{said}");
         assert!(said.contains("lockkeeper server stop --force"), "{said}");
     }
     // Neither waits for its end, which would not come.
     for args in [&["server", "restart"][..], &["server", "backup", "copy"]] {
-        let (code, said) = failure(&home.output(args));
-        assert!(code == Some(69) && said.contains("runs and does not answer"), "{code:?} {said}");
+        home.refuses(args, 69, "runs and does not answer");
     }
-    let output = home.output(&["server", "stop", "--force"]);
-    assert!(output.status.success(), "{output:?}");
+    home.ok(&["server", "stop", "--force"]);
     until("it is gone", || !is_alive(server));
     assert!(token(&home) > before);
 }
@@ -141,8 +133,7 @@ fn a_server_that_hangs_is_stopped_by_force() {
 #[test]
 fn a_hold_survives_a_restart() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["server", "restart"]));
-    assert!(code == Some(69) && line.contains("not running"), "{line}");
+    home.refuses(&["server", "restart"], 69, "not running");
     let held = holder(&home);
     let (server, token) = (home.server().unwrap(), home.show("a")["holders"][0]["token"].clone());
     let output = home.output(&["server", "restart", "--json"]);
@@ -168,7 +159,7 @@ fn a_backup_keeps_holds_and_a_restore_brings_the_data_back_with_greater_tokens()
     holds_on(&home, held, &hold);
 
     // After the backup: a job has run, and more tokens were granted.
-    assert!(home.output(&["run", "job", "--slot", "later", "--", "true"]).status.success());
+    home.ok(&["run", "job", "--slot", "later", "--", "true"]);
     let before = token(&home);
     until("no session is open", || status(&home)["sessions"] == 0);
     let output = home.output(&["server", "restore", backup, "--json"]);
@@ -183,7 +174,7 @@ fn a_backup_keeps_holds_and_a_restore_brings_the_data_back_with_greater_tokens()
     assert_eq!(home.output(&["jobs", "job"]).status.code(), Some(1));
     // A second restore raises the epoch above that of the data that it replaces, not only of the backup.
     until("no session is open", || status(&home)["sessions"] == 0);
-    assert!(home.output(&["server", "stop"]).status.success());
+    home.ok(&["server", "stop"]);
     let output = home.output(&["server", "restore", backup, "--json"]);
     assert_eq!(json(&output)["epoch"], 2, "{output:?}");
     assert_eq!(home.server(), None, "it did not run before");
@@ -196,22 +187,18 @@ fn a_restore_over_open_sessions_needs_force_and_the_holder_learns_of_its_loss() 
     let backup = dir.to_str().unwrap();
     token(&home);
     until("no session is open", || status(&home)["sessions"] == 0);
-    assert!(home.output(&["server", "backup", backup]).status.success());
+    home.ok(&["server", "backup", backup]);
     let mut held = holder(&home);
-    let (code, line) = failure(&home.output(&["server", "restore", backup]));
-    assert!(code == Some(75) && line.contains("1 session is open"), "{line}");
+    home.refuses(&["server", "restore", backup], 75, "1 session is open");
     assert_eq!(home.count("a"), (1, 0));
-    let output = home.output(&["server", "restore", backup, "--force"]);
-    assert!(output.status.success(), "{output:?}");
-    let (code, said) = held.end();
-    assert_eq!(code, Some(76), "{said}");
+    home.ok(&["server", "restore", backup, "--force"]);
+    held.ends(76);
 }
 
 #[test]
 fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     let home = Home::new();
-    let (code, line) = failure(&home.output(&["server", "backup", "b"]));
-    assert!(code == Some(70) && line.contains("no data to back up"), "{line}");
+    home.refuses(&["server", "backup", "b"], 70, "no data to back up");
     token(&home);
     std::fs::create_dir(home.file("there")).unwrap();
     std::fs::write(home.file("file"), "x").unwrap();
@@ -222,14 +209,13 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
         (data, "inside the data"),
         (PathBuf::from("/nowhere/b"), "/nowhere/b"),
     ] {
-        let (code, line) = failure(&home.output(&["server", "backup", to.to_str().unwrap()]));
-        assert!(code == Some(70) && line.contains(say), "{line}");
+        home.refuses(&["server", "backup", to.to_str().unwrap()], 70, say);
     }
     let others = home.file("b.new");
     std::fs::create_dir(&others).unwrap();
     std::fs::write(others.join("kept"), "x").unwrap();
-    let (code, line) = failure(&home.output(&["server", "backup", "b"]));
-    assert!(code == Some(70) && line.contains("b.new") && others.join("kept").exists(), "{line}");
+    let line = home.failure(&["server", "backup", "b"], 70);
+    assert!(line.contains("b.new") && others.join("kept").exists(), "{line}");
     let damaged = home.file("damaged");
     std::fs::create_dir(&damaged).unwrap();
     std::fs::copy(home.state().join("data/format"), damaged.join("format")).unwrap();
@@ -253,8 +239,11 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     }
     assert!(server.is_some() && home.server() == server && !home.state().join("restore.new").exists());
     for verb in [&["status"][..], &["stop"], &["restart"], &["backup", "b"], &["restore", "b"]] {
-        let (code, line) = failure(&home.output(&[&["server"], verb, &["--servers", "zk1:2181"]].concat()));
-        assert!(code == Some(64) && line.contains("zk1:2181 is not a server of this machine"), "{line}");
+        home.refuses(
+            &[&["server"], verb, &["--servers", "zk1:2181"]].concat(),
+            64,
+            "zk1:2181 is not a server of this machine",
+        );
     }
 }
 
@@ -263,13 +252,12 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
 fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
     let home = Home::new();
     token(&home);
-    assert!(home.output(&["server", "backup", "b"]).status.success());
+    home.ok(&["server", "backup", "b"]);
     until("no session is open", || status(&home)["sessions"] == 0);
-    assert!(home.output(&["server", "stop"]).status.success());
+    home.ok(&["server", "stop"]);
     let lock = std::fs::File::open(home.state().join("data/lock")).unwrap();
     lock.lock_shared().unwrap();
-    let (code, line) = failure(&home.output(&["server", "restore", "b"]));
-    assert!(code == Some(70) && line.contains("in use"), "{line}");
+    home.refuses(&["server", "restore", "b"], 70, "in use");
     drop(lock);
     assert_eq!(json(&home.output(&["server", "restore", "b", "--json"]))["epoch"], 1, "it was not restored before");
 }
@@ -279,15 +267,15 @@ fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
 fn damaged_data_is_replaced_by_a_backup_and_kept() {
     let home = Home::new();
     token(&home);
-    assert!(home.output(&["server", "backup", "b"]).status.success());
+    home.ok(&["server", "backup", "b"]);
     until("no session is open", || status(&home)["sessions"] == 0);
-    assert!(home.output(&["server", "stop"]).status.success());
+    home.ok(&["server", "stop"]);
     std::fs::write(home.state().join("data/state.redb"), "x".repeat(5_000)).unwrap();
-    assert_eq!(failure(&home.output(&["run", "a", "--", "true"])).0, Some(70));
+    home.failure(&["run", "a", "--", "true"], 70);
     let output = home.output(&["server", "restore", "b"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("its token epoch is unknown"), "{output:?}");
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
 }
 
 #[test]
@@ -296,8 +284,7 @@ fn the_server_of_another_program_is_not_stopped() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let keeper = runtime.block_on(lockkeeper::Lockkeeper::embedded(home.state())).unwrap();
     for verb in [&["stop", "--force"][..], &["restart"], &["backup", "b"]] {
-        let (code, line) = failure(&home.output(&[&["server"], verb].concat()));
-        assert!(code == Some(77) && line.contains("hosts the server"), "{line}");
+        home.refuses(&[&["server"], verb].concat(), 77, "hosts the server");
     }
     assert!(!home.file("b").exists() && !home.file("b.new").exists());
     runtime.block_on(keeper.close());
@@ -311,8 +298,8 @@ fn a_shared_server_is_shown_and_stopped_like_an_own_one() {
     served.line();
     let shown = json(&home.output(&["server", "status", "--json", &place]));
     assert_eq!((&shown["running"], &shown["scope"]["kind"]), (&true.into(), &"machine".into()));
-    assert!(home.output(&["server", "stop", &place]).status.success());
-    assert_eq!(served.end().0, Some(0));
+    home.ok(&["server", "stop", &place]);
+    served.ends(0);
     assert_eq!(home.output(&["server", "status", &place]).status.code(), Some(69));
 }
 
@@ -364,8 +351,7 @@ fn a_newer_command_leaves_a_hold_to_an_older_server_which_ends_when_it_is_idle()
     let first: Pid = home.server().unwrap();
     runs(&home, Path::new(BINARY));
     assert_eq!(home.server(), Some(first));
-    held.close_stdin();
-    assert!(held.wait().success());
+    held.finish();
     until("it ends", || !is_alive(first));
     assert!(text(&home.state().join("server.log")).contains("ended as asked: a newer version"));
     runs(&home, Path::new(BINARY));

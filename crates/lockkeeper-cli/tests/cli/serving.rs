@@ -1,6 +1,6 @@
 //! `lockkeeper serve` with all of its options.
 
-use std::io::{BufRead, Read, Write};
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,7 @@ fn serve(home: &Home, more: &[&str]) -> Watched {
     let args = ["serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
     let mut running = Running::start(&mut home.command(&[&args[..], more].concat()));
     let address = running.line();
-    let mut line = String::new();
-    while !line.contains("http://") {
-        line.clear();
-        assert_ne!(running.stderr.read_line(&mut line).unwrap(), 0, "it says where");
-    }
+    let line = running.told_of("http://");
     let admin = line.split("http://").nth(1).unwrap().split('/').next().unwrap().to_owned();
     Watched { running, address, admin }
 }
@@ -126,8 +122,7 @@ fn limits_that_make_no_sense_are_refused_by_name() {
         ("--max-session-timeout", "soon", "write 500ms"),
     ];
     for (flag, value, say) in cases {
-        let (code, line) = failure(&home.output(&["serve", "--memory", "--listen", "127.0.0.1:0", flag, value]));
-        assert_eq!(code, Some(64), "{line}");
+        let line = home.failure(&["serve", "--memory", "--listen", "127.0.0.1:0", flag, value], 64);
         assert!(line.contains(flag) && line.contains(value) && line.contains(say), "{line}");
     }
 }
@@ -213,10 +208,7 @@ fn a_server_that_admits_everyone_from_everywhere_says_so() {
         let everywhere = ["serve", "--memory", "--allow-remote", "--listen", "0.0.0.0:0"];
         let mut running = Running::start(&mut home.command(&[&everywhere[..], args].concat()));
         running.line();
-        let mut said = String::new();
-        while !said.contains("one server on one machine") {
-            assert_ne!(running.stderr.read_line(&mut said).unwrap(), 0, "{said}");
-        }
+        let said = running.told_of("one server on one machine");
         assert_eq!(said.contains("everyone who can reach 0.0.0.0:"), warned, "{said}");
         assert_eq!(said.contains("clients send the secret over the network in clear (no TLS)"), !warned, "{said}");
     }

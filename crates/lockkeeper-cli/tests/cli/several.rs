@@ -1,8 +1,6 @@
 //! Several locks for one command: all of them, or none.
 
-use std::io::BufRead;
-
-use crate::harness::{Home, Running, failure, until, without_time};
+use crate::harness::{Home, Running, until, without_time};
 
 #[test]
 fn all_are_held_and_told_in_the_order_of_their_paths() {
@@ -20,8 +18,7 @@ fn all_are_held_and_told_in_the_order_of_their_paths() {
         assert_eq!(holder["node"], running.line());
     }
     assert_eq!(tokens.len(), 3);
-    running.close_stdin();
-    assert!(running.wait().success());
+    running.finish();
     for name in ["/app/c", "a", "b"] {
         assert_eq!(home.count(name), (0, 0));
     }
@@ -30,21 +27,16 @@ fn all_are_held_and_told_in_the_order_of_their_paths() {
 #[test]
 fn case_52_if_one_is_taken_none_is_held() {
     let home = Home::new();
-    let mut holder = home.spawn("b", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    let (code, line) = failure(&home.output(&["run", "a", "b", "c", "--try", "--", "touch", "ran"]));
-    assert_eq!(code, Some(75));
+    let mut holder = home.holds("b", &[]);
+    let line = home.failure(&["run", "a", "b", "c", "--try", "--", "touch", "ran"], 75);
     assert!(line.starts_with("/locks/b is taken: held by "), "{line}");
     // Long enough to take the first one, and to print that it waits.
-    let late = home.output(&["run", "c", "b", "a", "--wait", "2s", "--", "touch", "ran"]);
-    let told = String::from_utf8(late.stderr).unwrap();
-    assert_eq!(late.status.code(), Some(75), "{told}");
+    let told = home.fails(&["run", "c", "b", "a", "--wait", "2s", "--", "touch", "ran"], 75);
     let waited = told.lines().map(without_time).find(|line| line.starts_with("lockkeeper: waited "));
     assert!(waited.is_some_and(|line| line.contains(" for /locks/b: last seen held by ")), "{told}");
     assert_eq!((home.count("a"), home.count("b"), home.count("c")), ((0, 0), (1, 0), (0, 0)));
     assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 /// The line names the lock that the command waits for, not one that it holds or has not requested yet.
@@ -58,8 +50,7 @@ fn each_wait_is_told_for_the_lock_it_is_for() {
     let script = ["--", "sh", "-c", "echo in"];
     let mut waiter = Running::start(&mut home.command(&[&["run", "c", "b", "a"], script.as_slice()].concat()));
     for (holder, name) in holders.iter_mut().zip(["a", "c"]) {
-        let mut line = String::new();
-        waiter.stderr.read_line(&mut line).unwrap();
+        let line = waiter.told();
         assert!(without_time(&line).starts_with(&format!("lockkeeper: waiting for /locks/{name}: held by ")), "{line}");
         assert!(line.contains(&format!("({name}), on ")), "{line}");
         holder.close_stdin();
@@ -97,9 +88,8 @@ fn the_loss_of_one_stops_the_command_and_frees_the_others() {
     let args = ["run", "a", "b", "--", "sh", "-c", "echo up; exec sleep 1000"];
     let mut running = Running::start(&mut home.command(&args));
     assert_eq!(running.line(), "up");
-    assert!(home.output(&["break", "b", "--reason", "test", "--yes"]).status.success());
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    home.ok(&["break", "b", "--reason", "test", "--yes"]);
+    let text = running.ends(76);
     assert!(without_time(&text).starts_with("lockkeeper: lock /locks/b is lost: "), "{text}");
     until("the other is free", || home.count("a") == (0, 0));
 }
@@ -108,10 +98,8 @@ fn the_loss_of_one_stops_the_command_and_frees_the_others() {
 #[test]
 fn kinds_go_for_all_of_them() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--shared"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
-    assert!(home.output(&["run", "a", "b", "--shared", "--try", "--", "true"]).status.success());
+    let mut holder = home.holds("a", &["--shared"]);
+    home.ok(&["run", "a", "b", "--shared", "--try", "--", "true"]);
     assert_eq!(home.output(&["run", "a", "b", "--try", "--", "true"]).status.code(), Some(75));
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }

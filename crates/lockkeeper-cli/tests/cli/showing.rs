@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{BINARY, Home, Running, Served, check_shape, failure, until, without_scope};
+use crate::harness::{BINARY, Home, Running, check_shape, failure, served, until, without_scope};
 
 /// docs/commands/lock.schema.json. The harness checks each answer of `show` in the other tests.
 #[test]
@@ -21,14 +21,13 @@ fn every_answer_about_a_lock_has_the_shape_of_the_schema() {
     let running: Vec<_> = kinds
         .iter()
         .map(|(name, holds, waits)| {
-            let mut holder = home.spawn(name, holds, "echo up; exec cat");
-            assert_eq!(holder.line(), "up");
+            let holder = home.starts(name, holds, "echo up; exec cat");
             let waiter = home.spawn(name, waits, "true");
             until("it waits", || *name == "leased" || home.count(name) == (1, 1));
             (holder, waiter)
         })
         .collect();
-    let answer = |args: &[&str]| -> serde_json::Value { serde_json::from_slice(&home.output(args).stdout).unwrap() };
+    let answer = |args: &[&str]| -> serde_json::Value { home.json(args) };
     let listed = answer(&["list", "--json"]);
     let listed = listed["locks"].as_array().unwrap();
     assert_eq!(listed.len(), kinds.len());
@@ -65,11 +64,11 @@ fn case_55_case_56_show_names_who_holds_and_who_waits() {
     assert_eq!(lock["waiters"][0]["pid"], waiter.pid().as_raw_nonzero().get());
     assert_eq!(lock["waiters"][0]["message"], "me too");
     // The same for people.
-    let text = String::from_utf8(home.output(&["show", "nightly"]).stdout).unwrap();
+    let text = home.ok(&["show", "nightly"]);
     for say in [format!("(pid {})", holder.pid().as_raw_nonzero()), "nightly index".into(), "waits 1.".into(), token] {
         assert!(text.contains(&say), "{say:?} is missing in {text}");
     }
-    let text = String::from_utf8(home.output(&["list"]).stdout).unwrap();
+    let text = home.ok(&["list"]);
     let lines: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines[0], ["LOCK", "HOLDER", "HELD", "USUAL", "WAITING", "OLDEST", "/H", "STATE"]);
     let who = format!("{}@{}", first["user"].as_str().unwrap(), first["host"].as_str().unwrap());
@@ -86,11 +85,8 @@ fn foreign_node(number: u32) -> String {
 /// A person who looks reads since when the lock is held, and not since when its holder waited for it.
 #[test]
 fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_queued() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut first = home.spawn("nightly", &[], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let (served, home) = served();
+    let mut first = home.holds("nightly", &[]);
     let mut second = home.spawn("nightly", &[], "echo up; cat");
     until("it waits", || home.count("nightly") == (1, 1));
     let lock = home.show("nightly");
@@ -101,8 +97,7 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
     let queued = waits["since_ms"].as_u64().unwrap();
     let now = || std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64;
     until("it has waited for more than a second", || now() - queued > 1_500);
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     assert_eq!(second.line(), "up");
     until("its record says when it was granted the lock", || {
         let held = &home.show("nightly")["holders"][0];
@@ -122,7 +117,7 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
         }
         client
     });
-    let text = |args: &[&str]| String::from_utf8(home.output(args).stdout).unwrap();
+    let text = |args: &[&str]| home.ok(args);
     for (args, says) in [
         (&["show", "nightly"][..], ") since "),
         (&["why", "nightly"], "s ago, queued since "),
@@ -147,8 +142,7 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
     let second_holds = &home.show("foreign")["holders"][0];
     assert!(second_holds["granted_ms"].is_null() && second_holds["granted_after_ms"] == second_holds["since_ms"]);
     drop(foreign);
-    second.close_stdin();
-    assert!(second.wait().success());
+    second.finish();
 }
 
 /// Returns all paths and data that the ensemble stores.
@@ -167,9 +161,7 @@ async fn everything(client: &zookeeper_client::Client) -> String {
 /// Everyone who reaches the servers can read the nodes, and a password may be among the arguments.
 #[test]
 fn arguments_are_not_published_unasked() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let start = |args: &[&str]| {
         let command = ["--", "sh", "-c", "trap '' TERM; echo up; cat", "--password=hunter2"];
         let mut holder = Running::start(&mut home.command(&[&["run"], args, &command].concat()));
@@ -193,7 +185,7 @@ fn arguments_are_not_published_unasked() {
     let asker = home.spawn("lease", &asking, "true # hunter2");
     until("it waits", || home.count("plain") == (1, 1));
     until("operators are asked", || !home.output(&["requests"]).stdout.is_empty());
-    assert!(home.output(&["break", "shared", "-r", "in the way", "-y"]).status.success());
+    home.ok(&["break", "shared", "-r", "in the way", "-y"]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let stored = || {
         runtime.block_on(async {
@@ -218,14 +210,12 @@ fn list_finds_nested_locks_below_its_prefix() {
     let mut holders: Vec<Running> = ["a", "team/b", "/app/c"]
         .iter()
         .map(|name| {
-            let mut holder = home.spawn(name, &[], "echo up; cat");
-            assert_eq!(holder.line(), "up");
+            let holder = home.holds(name, &[]);
             holder
         })
         .collect();
     let paths = |args: &[&str]| {
-        let output = home.output(&[&["list", "--json"], args].concat());
-        let listing: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let listing = home.json(&[&["list", "--json"], args].concat());
         let paths: Vec<_> = listing["locks"].as_array().unwrap().iter().map(|lock| lock["path"].to_string()).collect();
         paths.join(" ")
     };
@@ -234,66 +224,57 @@ fn list_finds_nested_locks_below_its_prefix() {
     assert_eq!(paths(&["team/"]), "\"/locks/team/b\"");
     assert_eq!(paths(&["/app"]), "\"/app/c\"");
     assert_eq!(paths(&["nothing"]), "");
-    for holder in &mut holders {
-        holder.close_stdin();
-        assert!(holder.wait().success());
-    }
+    holders.iter_mut().for_each(Running::finish);
 }
 
 #[test]
 fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let output = home.output(&["show", "a"]);
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(0), b"/locks/a\n  free\n".as_slice()));
-    let (code, line) = failure(&home.output(&["show", "b"]));
-    assert_eq!(code, Some(1));
+    let line = home.failure(&["show", "b"], 1);
     assert!(line.starts_with("there is no lock at /locks/b (on "), "{line}");
     let output = home.output(&["list"]);
     assert!(output.status.success() && output.stdout.is_empty());
     assert!(String::from_utf8(output.stderr).unwrap().contains("has a holder or a waiter"));
-    let listed: serde_json::Value = serde_json::from_slice(&home.output(&["list", "--json"]).stdout).unwrap();
+    let listed = home.json(&["list", "--json"]);
     assert_eq!(listed["locks"], serde_json::json!([]));
 }
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     for args in [["list", "--json"], ["show", "a"], ["list", "/locks"], ["run", "--help"]] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let output = home.command(&args).stdout(writer).stderr(Stdio::piped()).output().unwrap();
         assert_eq!((output.status.code(), without_scope(&output).as_str()), (Some(0), ""), "{args:?}");
     }
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// The node of a killed process stands until its session ends; nobody should look for that process.
 #[test]
 fn a_contender_whose_process_is_gone_is_shown_as_gone() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--session-timeout", "40s"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &["--session-timeout", "40s"]);
     let mut waiter = home.spawn("a", &["--session-timeout", "40s"], "true");
     until("it waits", || home.count("a") == (1, 1));
     let gone = || {
         let lock = home.show("a");
         let text = |verb| {
-            let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+            let text = home.ok(&[verb, "a"]);
             text.matches("no longer on this machine").count()
         };
         let json = ["holders", "waiters"].map(|of| lock[of][0]["process_gone"].as_bool().unwrap());
         (json, text("show"), text("why"))
     };
     assert_eq!(gone(), ([false, false], 0, 0));
-    waiter.signal(Signal::KILL);
-    waiter.wait();
+    waiter.kill();
     assert_eq!(gone(), ([false, true], 1, 1));
-    holder.signal(Signal::KILL);
-    holder.wait();
+    holder.kill();
     assert_eq!(gone(), ([true, true], 2, 2));
 }
 
@@ -301,7 +282,7 @@ fn a_contender_whose_process_is_gone_is_shown_as_gone() {
 #[test]
 fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success(), "the server runs outside");
+    home.ok(&["run", "a", "--", "true"]);
     let free = (2..).find(|pid| !Path::new(&format!("/proc/{pid}")).exists()).unwrap();
     // Numbers are given in order.
     let shell = format!("i=2; while [ $i -lt {free} ]; do true & wait; i=$((i+1)); done; \"$@\"");
@@ -326,7 +307,7 @@ fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
     assert_eq!(held["pid"], free, "outside, no process has its number: {lock}");
     assert_eq!(held["process_gone"], false, "{lock}");
     for verb in ["show", "why"] {
-        let text = String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+        let text = home.ok(&[verb, "a"]);
         assert!(!text.contains("no longer on this machine"), "{text}");
     }
     drop(holder.stdin.take());
@@ -336,19 +317,16 @@ fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
 #[test]
 fn text_of_others_is_shown_without_its_control_characters() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["-m", "evil\x1b]0;title\x07\u{9b}2J\u{202e}"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &["-m", "evil\x1b]0;title\x07\u{9b}2J\u{202e}"]);
     for args in [["show", "a"].as_slice(), &["list"], &["show", "a", "--json"], &["list", "--json"]] {
-        let output = home.output(args);
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = home.ok(args);
         let active = text.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
         assert_eq!(active, None, "{text:?}");
         assert!(text.contains("evil"), "{text:?}");
     }
     let (_, line) = failure(&home.output(&["run", "a", "--try", "--", "true"]));
     assert!(!line.contains('\x1b') && line.contains("evil"), "{line:?}");
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 #[test]
@@ -359,10 +337,9 @@ fn serve_says_where_and_what_it_is_and_stops_cleanly() {
         let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap()];
         let mut serving = Running::start(&mut machine.command(&args));
         let home = Home::with_servers(&serving.line());
-        assert!(home.output(&["run", "a", "--", "true"]).status.success());
+        home.ok(&["run", "a", "--", "true"]);
         serving.signal(signal);
-        let (code, text) = serving.end();
-        assert_eq!(code, Some(0), "{text}");
+        let text = serving.ends(0);
         assert!(text.contains("not an ensemble") && text.contains(data.to_str().unwrap()), "{text}");
     }
 }
@@ -388,9 +365,7 @@ fn serve_keeps_its_data_and_first_zxid_lifts_tokens() {
 /// If a user types `/ap` for `/app`, the locks there exclude no other client.
 #[test]
 fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let root = Home::with_servers(&served.address);
+    let (served, root) = served();
     let home = Home::with_servers(&format!("{}/team/app", served.address));
     for question in [&["run", "a", "--", "touch", "ran"][..], &["list"], &["show", "a"], &["why", "a"]] {
         let output = home.output(question);
@@ -402,13 +377,13 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     assert!(!home.file("ran").exists());
     assert_eq!(root.count("/team/app/locks/a"), (0, 0));
     // A command that only reads creates nothing, even with this option.
-    assert!(home.output(&["list", "--create-chroot"]).status.success());
-    assert_eq!(failure(&home.output(&["list"])).0, Some(64));
+    home.ok(&["list", "--create-chroot"]);
+    home.failure(&["list"], 64);
 
-    assert!(home.output(&["run", "a", "--create-chroot", "--", "true"]).status.success());
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
-    assert!(home.output(&["list"]).status.success());
-    assert!(root.output(&["show", "/team/app/locks/a"]).status.success());
+    home.ok(&["run", "a", "--create-chroot", "--", "true"]);
+    home.ok(&["run", "a", "--", "true"]);
+    home.ok(&["list"]);
+    root.ok(&["show", "/team/app/locks/a"]);
 }
 
 /// Also beside a label that is longer than the others.
@@ -417,7 +392,7 @@ fn the_commands_of_why_are_in_one_column() {
     let home = Home::new();
     let mut holders = [1, 2].map(|_| home.spawn("a", &["--permits", "2"], "echo up; cat"));
     assert!(holders.iter_mut().all(|holder| holder.line() == "up"));
-    let text = String::from_utf8(home.output(&["why", "a"]).stdout).unwrap();
+    let text = home.ok(&["why", "a"]);
     assert!(text.contains("ask all holders to release it"), "{text}");
     assert!(text.contains("  the first holder: its "), "{text}");
     let columns: Vec<_> = text.lines().filter_map(|line| line.find("lockkeeper ")).collect();
@@ -433,7 +408,7 @@ fn a_trace_is_shown_only_if_it_was_asked_for() {
             home.command(&[&["run", name], options, &["--", "sh", "-c", "echo $TRACEPARENT; cat"]].concat());
         Running::start(command.env("TRACEPARENT", traceparent).stderr(Stdio::piped()))
     };
-    let why = |name: &str| String::from_utf8(home.output(&["why", name]).stdout).unwrap();
+    let why = |name: &str| home.ok(&["why", name]);
     let shown = |name: &str| home.show(name)["holders"][0]["traceparent"].clone();
     let bad = "00-1-2-03";
     let cases = [

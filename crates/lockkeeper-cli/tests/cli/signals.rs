@@ -4,15 +4,14 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::{Home, Running, Served, is_alive, until, until_it_is};
+use crate::harness::{Home, Running, Served, is_alive, served, until, until_it_is};
 
 const ALL: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 #[test]
 fn case_46_a_signal_while_waiting_leaves_the_queue() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     for signal in ALL {
         let mut waiter = home.spawn("a", &[], "touch ran");
         until("it waits", || home.count("a") == (1, 1));
@@ -22,8 +21,7 @@ fn case_46_a_signal_while_waiting_leaves_the_queue() {
         assert_eq!(home.count("a"), (1, 0), "{signal:?}");
     }
     assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 #[test]
@@ -47,8 +45,7 @@ fn case_46_a_command_that_handles_a_signal_decides_how_it_ends() {
     for signal in ALL {
         let number = signal.as_raw();
         let script = format!("trap 'echo caught; exit 7' {number}; echo up; while :; do sleep 0.01; done");
-        let mut running = home.spawn("a", &[], &script);
-        assert_eq!(running.line(), "up");
+        let mut running = home.starts("a", &[], &script);
         running.signal(signal);
         assert_eq!(running.line(), "caught");
         assert_eq!(running.wait().code(), Some(7), "{signal:?}");
@@ -97,8 +94,7 @@ fn without_a_terminal_a_request_to_stop_is_not_passed_on() {
 fn case_46_a_second_signal_reaches_the_command_too() {
     let home = Home::new();
     let script = "trap 'echo caught; n=x$n' TERM; echo up; while [ \"$n\" != xx ]; do sleep 0.01; done; exit 5";
-    let mut running = home.spawn("a", &[], script);
-    assert_eq!(running.line(), "up");
+    let mut running = home.starts("a", &[], script);
     running.signal(Signal::TERM);
     assert_eq!(running.line(), "caught");
     assert_eq!(home.count("a"), (1, 0), "the command runs on, so the lock is held");
@@ -129,15 +125,11 @@ fn case_46_a_signal_while_releasing_changes_nothing() {
 
 #[test]
 fn case_46_an_unconfirmed_release_is_bounded_and_reported() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut running = home.spawn("a", &["--session-timeout", "40s"], "echo up; read end; exit 7");
-    assert_eq!(running.line(), "up");
+    let (served, home) = served();
+    let mut running = home.starts("a", &["--session-timeout", "40s"], "echo up; read end; exit 7");
     served.running.signal(Signal::STOP);
     running.close_stdin();
-    let (code, text) = running.end();
-    assert_eq!(code, Some(7));
+    let text = running.ends(7);
     // The servers count a session's time only while they run, and end it at one of their ticks.
     let told = "was not confirmed; it is free when the session ends, about 40 s after a server answers again";
     assert!(text.contains(told), "{text}");
@@ -146,14 +138,10 @@ fn case_46_an_unconfirmed_release_is_bounded_and_reported() {
 
 #[test]
 fn case_46_a_stopped_command_says_when_its_lock_is_free() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut running = home.spawn("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
-    assert_eq!(running.line(), "up");
+    let (served, home) = served();
+    let mut running = home.starts("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
     served.running.signal(Signal::STOP);
-    let (code, text) = running.end();
-    assert_eq!(code, Some(76), "{text}");
+    let text = running.ends(76);
     assert!(text.contains("stopping the command"), "{text}");
     assert!(text.contains("was not confirmed; it is free when the session ends"), "{text}");
     served.running.signal(Signal::CONT);

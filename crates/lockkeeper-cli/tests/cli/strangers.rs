@@ -82,9 +82,9 @@ fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_serve
         return;
     }
     let home = open_home();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let servers = format!("unix:{}", home.state().join("socket").display());
-    assert!(home.output(&["list", "--servers", &servers]).status.success());
+    home.ok(&["list", "--servers", &servers]);
     let refused = || {
         let (code, line) = failure(&of_stranger(&home, &["list", "--servers", &servers]).output().unwrap());
         assert_eq!(code, Some(69), "{line}");
@@ -144,8 +144,7 @@ fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
     }
     let home = open_home();
     let (mut server, machine) = serve(&home);
-    server.signal(Signal::KILL);
-    server.wait();
+    server.kill();
     assert!(home.file("shared/socket").exists());
     let (code, line) = failure(&of_stranger(&home, &["run", "a", &machine, "--", "true"]).output().unwrap());
     assert_eq!(code, Some(69), "{line}");
@@ -191,8 +190,7 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
     }
     let home = open_home();
     let (_server, machine) = serve(&home);
-    let mut holder = home.spawn("a", &[&machine], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[&machine]);
     let breaks = ["break", "a", "--yes", "--reason", "mine now", &machine];
     let output = of_stranger(&home, &breaks).env("USER", "root").env("LOGNAME", "root").output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -201,10 +199,8 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
 
     // He writes a record as if root had made it, and tries to change one of root's.
     let (servers, runtime) = (format!("unix:{}", home.file("shared/socket").display()), runtime());
-    let mut again = home.spawn("a", &[&machine], "echo up; cat");
-    assert_eq!(again.line(), "up");
-    let output = home.output(&["break", "a", "--yes", "--reason", "the real one", &machine]);
-    assert!(output.status.success(), "{output:?}");
+    let again = home.holds("a", &[&machine]);
+    home.ok(&["break", "a", "--yes", "--reason", "the real one", &machine]);
     drop(again);
     let (names, records) = runtime.block_on(async {
         let (client, _states) = lockkeeper_client::Client::open(
@@ -242,11 +238,11 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
         (names.len(), records.len())
     });
     assert_eq!((names, records), (2, 2));
-    let listed: Value = serde_json::from_slice(&home.output(&["list", "--broken", "--json", &machine]).stdout).unwrap();
+    let listed = home.json(&["list", "--broken", "--json", &machine]);
     let listed: Vec<_> = listed["broken"].as_array().unwrap().iter().collect();
     let by: Vec<_> = listed.iter().map(|broken| &broken["by"]["uid"]).collect();
     assert_eq!(by, [&Value::from(STRANGER), &Value::from(0), &Value::Null]);
-    let lines = String::from_utf8(home.output(&["list", "--broken", &machine]).stdout).unwrap();
+    let lines = home.ok(&["list", "--broken", &machine]);
     assert!(lines.contains(&format!("(uid {STRANGER}): mine now")), "{lines}");
     assert!(lines.contains("(uid 0): the real one") && lines.contains("(not proved): "), "{lines}");
 }
@@ -325,14 +321,12 @@ fn planted_links_are_not_followed() {
     std::fs::write(&kept, "content").unwrap();
     std::fs::create_dir(home.state()).unwrap();
     symlink(&kept, home.state().join("starting")).unwrap();
-    let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-    assert_eq!(code, Some(70), "{line}");
-    assert!(line.contains("starting: it is a link"), "{line}");
+    home.refuses(&["run", "a", "--", "touch", "ran"], 70, "starting: it is a link");
     std::fs::remove_file(home.state().join("starting")).unwrap();
     for file in ["server.log", "socket", "socket.new"] {
         symlink(&kept, home.state().join(file)).unwrap();
     }
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     assert_eq!(text(&kept), "content");
 }
 
@@ -346,8 +340,7 @@ fn data_of_another_user_is_not_served() {
     let data = home.state().join("data");
     std::fs::create_dir_all(&data).unwrap();
     chown(&data, Some(STRANGER), None).unwrap();
-    let (code, line) = failure(&home.output(&["run", "a", "--", "touch", "ran"]));
-    assert!(code == Some(70) && line.contains(&format!("belongs to user {STRANGER}")), "{code:?}, {line}");
+    home.refuses(&["run", "a", "--", "touch", "ran"], 70, &format!("belongs to user {STRANGER}"));
     assert!(!home.file("ran").exists());
 }
 
@@ -390,8 +383,7 @@ fn another_network_namespace_shares_the_own_server() {
         return;
     }
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut command = Command::new("unshare");
     command.args(["--net", "--", BINARY, "run", "a", "--try", "--", "true"]).stdin(Stdio::null());
     home.prepare(&mut command);
@@ -402,15 +394,14 @@ fn another_network_namespace_shares_the_own_server() {
     }
     let (code, line) = failure(&output);
     assert_eq!(code, Some(75), "{line}");
-    holder.close_stdin();
-    assert_eq!(holder.end().0, Some(0));
+    holder.finish();
 }
 
 /// The choice of a user with clients that know TCP only.
 #[test]
 fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     let server = home.server().unwrap();
     rustix::process::kill_process(server, Signal::TERM).unwrap();
     until("it is gone", || !is_alive(server));
@@ -419,13 +410,11 @@ fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
         Running::start(&mut home.command(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]));
     let address = serving.line();
     assert!(address.starts_with("127.0.0.1:"), "{address}");
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     assert_eq!(home.server(), None, "no other server was started");
     let foreign = Home::with_servers(&address);
-    assert_eq!(failure(&foreign.output(&["run", "a", "--try", "--", "true"])).0, Some(75));
-    holder.close_stdin();
-    assert_eq!(holder.end().0, Some(0));
+    foreign.failure(&["run", "a", "--try", "--", "true"], 75);
+    holder.finish();
     serving.signal(Signal::TERM);
     assert!(serving.wait().success());
 }
@@ -489,7 +478,7 @@ fn root_and_the_servers_user_may_always_mend_access_lists_and_read_who_changed_t
     assert!(!told.contains("--auth-file"), "{told}");
     let doctor = home.output(&["doctor", &machine]);
     assert!(String::from_utf8_lossy(&doctor.stdout).contains(&whose), "{doctor:?}");
-    assert!(home.output(&mended.iter().map(String::as_str).collect::<Vec<_>>()).status.success());
+    home.ok(&mended.iter().map(String::as_str).collect::<Vec<_>>());
     for output in [home.output(&run), of_user(&home, STRANGER + 1, &run).output().unwrap()] {
         assert!(output.status.success(), "{output:?}");
     }
@@ -552,7 +541,7 @@ fn no_command_writes_through_a_link_that_another_user_has_planted() {
     }
     let chown = Command::new("chown").args(["-Rh", &STRANGER.to_string()]).arg(&users).status().unwrap();
     assert!(chown.success());
-    assert!(server.output(&["run", "a", "--", "true"]).status.success());
+    server.ok(&["run", "a", "--", "true"]);
     let servers = format!("unix:{}", server.state().join("socket").display());
     let (data, journal) = (state.join("serve").display().to_string(), users.join("journal").display().to_string());
     let nobody = ["--servers", "127.0.0.1:1", "--wait", "200ms"];

@@ -69,8 +69,7 @@ fn a_standard_error_that_is_closed_does_not_disturb_a_hold() {
 #[test]
 fn a_full_standard_error_does_not_delay_a_signal() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let (_reader, full) = full_pipe();
     let waiter = loud(&home, &["run", "a", "--", "touch", "ran"], full).spawn().unwrap();
     until("it waits", || home.count("a") == (1, 1));
@@ -112,8 +111,7 @@ fn serve_serves_and_stops_with_unread_output() {
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     for args in [
         &["list"][..],
         &["list", "--json"],
@@ -129,8 +127,7 @@ fn a_reader_that_has_seen_enough_is_no_error() {
         let both = loud(&home, args, closed_pipe()).stdout(closed_pipe()).spawn().unwrap();
         assert_eq!(ends(both), Some(0), "{args:?}");
     }
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 #[test]
@@ -160,8 +157,7 @@ fn a_full_disk_is_told_for_data_and_tolerated_for_messages() {
 #[test]
 fn a_log_has_times_and_no_colours() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut command = home.command(&["run", "a", "--wait", "3s", "--", "true"]);
     let output = command.env("LOCKKEEPER_LOG", "debug").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(75));
@@ -176,6 +172,5 @@ fn a_log_has_times_and_no_colours() {
     assert!(event["at"].as_str().unwrap().parse::<jiff::Timestamp>().is_ok(), "{event}");
     // Output that is read immediately, or by a program, has no time.
     assert!(String::from_utf8(home.output(&["show", "b"]).stderr).unwrap().starts_with("lockkeeper: "));
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_testkit::is_deep;
 use pty_process::blocking::{Command, Pty};
 
-use crate::harness::{BINARY, Home, Served, is_alive, until};
+use crate::harness::{BINARY, Home, is_alive, served, until};
 
 /// Ctrl-C and Ctrl-Z, as a terminal sends them.
 pub(crate) const INTERRUPT: &[u8] = b"\x03";
@@ -148,8 +148,7 @@ impl Drop for Screen {
 #[test]
 fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
     let home = Home::new();
-    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
     let mut screen = Screen::start(&home, BINARY, &["run", "nightly", "--", "echo", "granted"]);
     screen.expect("waiting for /locks/nightly: held by ");
     // It is live: the seconds pass.
@@ -176,8 +175,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
 #[test]
 fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
     let home = Home::new();
-    let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
     let _next = home.spawn("nightly", &[], "cat");
     until("it waits", || home.count("nightly") == (1, 1));
     for columns in [40, 60, 80] {
@@ -189,16 +187,14 @@ fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
         assert_eq!(screen.end().code(), Some(128 + 2));
         screen.expect("\r\x1b[K");
     }
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
 }
 
 #[test]
 fn a_waiting_lease_shows_its_holder_and_its_deadline() {
     let home = Home::new();
     let holds = "trap '' TERM; echo up; read line";
-    let mut holder = home.spawn("a", &["--lease", "10m", "--cleanup", "10m", "--id", "nightly-1"], holds);
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["--lease", "10m", "--cleanup", "10m", "--id", "nightly-1"], holds);
     let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "8s", "--", "true"];
     let mut screen = Screen::start(&home, BINARY, &args);
     screen.expect("waiting for /locks/a: held by nightly-1");
@@ -247,8 +243,7 @@ fn the_live_line_follows_every_kind_and_each_of_several_locks() {
     screen.expect("granted");
     assert_eq!(screen.end().code(), Some(0));
 
-    let mut background = home.spawn("c", &["--background"], "echo up; cat");
-    assert_eq!(background.line(), "up");
+    let mut background = home.holds("c", &["--background"]);
     let mut screen = Screen::start(&home, BINARY, &["run", "c", "--background", "--", "echo", "granted"]);
     screen.expect("waiting for /locks/c: held by ");
     screen.expect(", class B, since ");
@@ -266,16 +261,14 @@ fn the_live_line_follows_every_kind_and_each_of_several_locks() {
 #[test]
 fn case_46_ctrl_c_while_waiting_leaves_the_queue() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut screen = Screen::start(&home, BINARY, &["run", "a", "--", "touch", "ran"]);
     screen.expect("held by");
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(130));
     assert_eq!(home.count("a"), (1, 0));
     assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 #[test]
@@ -354,7 +347,7 @@ fn ctrl_z_stops_a_former_leader_that_stands_by_again() {
     screen.expect("leads /locks/e");
     let mut next = home.spawn("e", &[], "echo in; cat");
     until("the next one waits", || home.count("e") == (1, 1));
-    assert!(home.output(&["revoke", "e"]).status.success());
+    home.ok(&["revoke", "e"]);
     assert_eq!(next.line(), "in");
     until("the former leader stands by", || home.count("e") == (1, 1));
     screen.press(SUSPEND);
@@ -383,7 +376,7 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         screen.press(SUSPEND);
         screen.expect("ready> ");
         if is_broken {
-            assert!(home.output(&["break", "a", "--reason", "its host burns", "--yes"]).status.success());
+            home.ok(&["break", "a", "--reason", "its host burns", "--yes"]);
         }
         // Its session expires, and another contender gets the lock that was not broken.
         let mut other = home.spawn("b", &[], "echo in; cat");
@@ -403,8 +396,7 @@ fn a_job_stopped_past_its_session_does_not_go_on() {
         screen.expect("\rstatus=76");
         assert!(!home.file("ran").exists());
         assert_eq!(home.count("b"), (1, 0));
-        other.close_stdin();
-        assert!(other.wait().success());
+        other.finish();
         screen.press(b"exit\n");
         screen.end();
     }
@@ -435,8 +427,7 @@ fn fg_after_the_loss_runs_no_step_and_no_trap_of_the_command() {
             screen.end();
         }
         for mut other in others {
-            other.close_stdin();
-            assert!(other.wait().success());
+            other.finish();
         }
     }
 }
@@ -459,8 +450,7 @@ fn stopped_job(home: &Home, name: &str) -> Screen {
 #[test]
 fn break_shows_whom_and_asks() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["-m", "nightly index"], "echo up; exec sleep 1000");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.starts("a", &["-m", "nightly index"], "echo up; exec sleep 1000");
     for no in ["\n", "n\n", "yesterday\n"] {
         let mut screen = Screen::start(&home, BINARY, &["break", "a", "--reason", "it hangs"]);
         screen.expect("/locks/a is held by ");
@@ -484,14 +474,14 @@ fn break_shows_whom_and_asks() {
 #[test]
 fn epoch_asks_before_it_is_raised() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     for (answer, code, epoch) in [(&b"n\n"[..], 1, "token epoch 0"), (b"yes\n", 0, "token epoch 1")] {
         let mut screen = Screen::start(&home, BINARY, &["admin", "epoch", "--above", "7"]);
         screen.expect("the token epoch is 0; after this it is 1");
         screen.expect("Raise it? [y/N] ");
         screen.press(answer);
         assert_eq!(screen.end().code(), Some(code));
-        let told = String::from_utf8(home.output(&["admin", "epoch"]).stdout).unwrap();
+        let told = home.ok(&["admin", "epoch"]);
         assert!(told.starts_with(epoch), "{told}");
     }
 }
@@ -499,25 +489,20 @@ fn epoch_asks_before_it_is_raised() {
 /// A new job, the end of a run, the passing time and the crash of a host: each of them is on the screen without a key.
 #[test]
 fn the_table_of_jobs_follows_every_change() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let mut screen = Screen::start(&home, BINARY, &["jobs", "--watch", "--servers", &served.address]);
     screen.expect("no job has run on ");
-    let mut first = home.spawn("first", &["--slot", "1"], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("first", &["--slot", "1"]);
     screen.expect("first  running  1 ");
     screen.expect("1 s so far");
     screen.expect("2 s so far");
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     screen.expect("first  ok ");
-    let mut second = home.spawn("second", &["--slot", "1", "--session-timeout", "2s"], "echo up; exec sleep 1000");
-    assert_eq!(second.line(), "up");
+    let second = home.starts("second", &["--slot", "1", "--session-timeout", "2s"], "echo up; exec sleep 1000");
     screen.expect("second  running");
     second.signal(rustix::process::Signal::KILL);
     screen.expect("second  \x1b[31mcrashed");
-    assert!(home.output(&["jobs", "forget", "first"]).status.success());
+    home.ok(&["jobs", "forget", "first"]);
     assert!(!screen.expect("second  \x1b[31mcrashed").contains("first  ok"));
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));
@@ -526,14 +511,12 @@ fn the_table_of_jobs_follows_every_change() {
 #[test]
 fn the_table_of_jobs_shows_a_job_that_becomes_late() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--every", "1s", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--every", "1s", "--", "true"]);
     // Somebody uses the lock: without that, the job is silent too.
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut screen = Screen::start(&home, BINARY, &["jobs", "a", "--watch"]);
     screen.expect("a    \x1b[33mlate");
-    holder.close_stdin();
-    assert!(holder.wait().success());
+    holder.finish();
     screen.expect("a    \x1b[33msilent");
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));

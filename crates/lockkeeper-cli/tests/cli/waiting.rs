@@ -1,27 +1,23 @@
 //! Waiting in the queue: what is printed, when the wait ends, and that no node is left.
 
-use std::io::BufRead;
 use std::time::{Duration, Instant};
 
 use lockkeeper_testkit::Stalls;
 use rustix::process::{Signal, kill_process, test_kill_process};
 
-use crate::harness::{Home, Served, failure, until, watchdogs, without_time};
+use crate::harness::{Home, failure, served, until, watchdogs, without_time};
 
 /// D-01: a job that finds the lock taken prints the holder, waits, and runs after it.
 #[test]
 fn two_terminals_the_second_waits_and_says_for_whom() {
     let home = Home::new();
-    let mut first = home.spawn("nightly", &["--message", "nightly index"], "echo up; read end; echo first >> order");
-    assert_eq!(first.line(), "up");
+    let mut first = home.starts("nightly", &["--message", "nightly index"], "echo up; read end; echo first >> order");
     let mut second = home.spawn("nightly", &[], "echo second >> order");
-    let mut line = String::new();
-    second.stderr.read_line(&mut line).unwrap();
+    let line = second.told();
     let holder = format!("(pid {})", first.pid().as_raw_nonzero());
     assert!(without_time(&line).starts_with("lockkeeper: waiting for /locks/nightly: held by "), "{line}");
     assert!(line.contains(&holder) && line.contains(" since ") && line.contains("(nightly index)"), "{line}");
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     let (code, rest) = second.end();
     assert!(code == Some(0) && without_time(&rest).starts_with("lockkeeper: acquired /locks/nightly after "), "{rest}");
     assert_eq!(rest.lines().count(), 1, "{rest}");
@@ -32,8 +28,7 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
 #[test]
 fn a_waiting_run_reaps_its_killed_watchdog_and_its_command_gets_another_one() {
     let home = Home::new();
-    let mut first = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("a", &[]);
     let mut second = home.spawn("a", &[], "echo up; cat");
     until("it waits", || home.count("a") == (1, 1));
     until("it has a watchdog", || !watchdogs(second.pid()).is_empty());
@@ -42,20 +37,17 @@ fn a_waiting_run_reaps_its_killed_watchdog_and_its_command_gets_another_one() {
     let entry = format!("/proc/{}", watchdog.as_raw_nonzero());
     until("it is reaped", || !std::path::Path::new(&entry).exists());
     assert_eq!(home.count("a"), (1, 1));
-    first.close_stdin();
-    assert!(first.wait().success());
+    first.finish();
     assert_eq!(second.line(), "up");
     until("the command is guarded", || watchdogs(second.pid()).iter().any(|other| *other != watchdog));
-    second.close_stdin();
-    assert!(second.wait().success());
+    second.finish();
 }
 
 /// The runner of GitHub Actions takes `##[name]` for a command, anywhere in a line of the log.
 #[test]
 fn a_foreign_message_has_no_command_for_the_runner_of_github() {
     let home = Home::new();
-    let mut first = home.spawn("a", &["--message", "x ##[add-mask]deploy"], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let _first = home.holds("a", &["--message", "x ##[add-mask]deploy"]);
     for (runner, shown) in [(false, "x ##[add-mask]deploy"), (true, "x ## [add-mask]deploy")] {
         for (args, on_stderr) in [(&["run", "a", "--try", "--", "true"][..], true), (&["show", "a"], false)] {
             let mut command = home.command(args);
@@ -73,8 +65,7 @@ fn a_foreign_message_has_no_command_for_the_runner_of_github() {
 #[test]
 fn first_come_first_served() {
     let home = Home::new();
-    let mut first = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("a", &[]);
     let mut waiters = Vec::new();
     for at in 1..=4 {
         waiters.push(home.spawn("a", &[], &format!("echo {at} >> order")));
@@ -90,14 +81,12 @@ fn first_come_first_served() {
 #[test]
 fn a_log_shows_when_the_queue_ahead_has_halved_and_when_the_lock_is_acquired() {
     let home = Home::new();
-    let mut first = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(first.line(), "up");
+    let mut first = home.holds("a", &[]);
     let mut second = home.spawn("a", &[], "true");
     until("it waits", || home.count("a") == (1, 1));
     let mut third = home.spawn("a", &["--json"], "true");
     let mut event = || {
-        let mut line = String::new();
-        third.stderr.read_line(&mut line).unwrap();
+        let line = third.told();
         serde_json::from_str::<serde_json::Value>(&line).unwrap()
     };
     let waiting = event();
@@ -116,14 +105,12 @@ fn a_log_shows_when_the_queue_ahead_has_halved_and_when_the_lock_is_acquired() {
 #[test]
 fn a_conflict_that_is_no_problem_is_silent() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &["--every", "1s"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let _holder = home.holds("a", &["--every", "1s"]);
     let start = home.output(&["jobs", "a", "--json"]);
     let start: serde_json::Value = serde_json::from_slice(&start.stdout).unwrap();
     let due = start["jobs"][0]["due_ms"].as_i64().unwrap();
     until("the next run is due", || {
-        let output = home.output(&["jobs", "a", "--json"]);
-        let now: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let now = home.json(&["jobs", "a", "--json"]);
         now["now_ms"].as_i64().unwrap() > due
     });
     for every in [&["--every", "1s"][..], &[]] {
@@ -149,8 +136,7 @@ fn a_conflict_that_is_no_problem_is_silent() {
 fn a_wait_of_a_millisecond_is_not_said_to_be_zero() {
     let home = Home::new();
     // Starting a server takes longer.
-    let (code, line) = failure(&home.output(&["run", "a", "--wait", "1ms", "--", "touch", "ran"]));
-    assert!(code == Some(69) && line.contains("within 1 ms"), "{code:?} {line}");
+    home.refuses(&["run", "a", "--wait", "1ms", "--", "touch", "ran"], 69, "within 1 ms");
     assert!(!home.file("ran").exists());
 }
 
@@ -158,14 +144,12 @@ fn a_wait_of_a_millisecond_is_not_said_to_be_zero() {
 #[test]
 fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let watchdogs = watchdogs(holder.pid());
     let [watchdog] = &watchdogs[..] else { panic!("{watchdogs:?}") };
     kill_process(*watchdog, Signal::STOP).unwrap();
     holder.close_stdin();
-    let (code, text) = holder.end();
-    assert_eq!(code, Some(0), "{text}");
+    let text = holder.ends(0);
     assert!(text.contains("the watchdog of the command (pid ") && text.contains("was stopped by a signal"), "{text}");
     assert!(test_kill_process(*watchdog).is_err(), "its watchdog is left");
 }
@@ -175,8 +159,7 @@ fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
 #[test]
 fn the_watchdog_of_a_waiter_runs_before_the_grant_and_ends_with_the_wait() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut waiter = home.spawn("a", &[], "touch ran");
     until("it waits", || home.count("a") == (1, 1));
     let watchdogs = watchdogs(waiter.pid());
@@ -197,8 +180,7 @@ fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
     let home = Home::new();
     for (name, format) in FORMATS {
         let timeout = [format, &["--session-timeout", "2s"]].concat();
-        let mut first = home.spawn(name, &timeout, "echo up; exec sleep 1000");
-        assert_eq!(first.line(), "up");
+        let first = home.starts(name, &timeout, "echo up; exec sleep 1000");
         let mut second = home.spawn(name, format, "echo in");
         until("it waits", || home.count(name) == (1, 1));
         let killed = Instant::now();
@@ -215,8 +197,7 @@ fn after_kill_9_of_the_first_the_second_runs_within_the_session_timeout() {
 fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
     let home = Home::new();
     for (name, format) in FORMATS {
-        let mut holder = home.spawn(name, format, "echo up; cat");
-        assert_eq!(holder.line(), "up");
+        let mut holder = home.holds(name, format);
         let waiter = home.spawn(name, &[format, &["--session-timeout", "2s"]].concat(), "touch ran");
         until("it waits", || home.count(name) == (1, 1));
         waiter.signal(Signal::KILL);
@@ -229,8 +210,7 @@ fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
 #[test]
 fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let output = home.output(&["run", "a", "--try", "--", "touch", "ran"]);
     assert!(
         String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a --"),
@@ -244,23 +224,20 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
     assert_eq!(taken(&["--try", "--conflict-exit-code", "9"]).0, Some(9));
     assert!(!home.file("ran").exists());
     assert_eq!(home.count("a"), (1, 0));
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
     // A try gets a free lock; so does a command with a wait of zero.
-    assert!(home.output(&["run", "a", "--try", "--", "true"]).status.success());
-    assert!(home.output(&["run", "a", "--wait", "0s", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--try", "--", "true"]);
+    home.ok(&["run", "a", "--wait", "0s", "--", "true"]);
 }
 
 #[test]
 fn case_09_a_wait_that_is_over_leaves_no_node_and_the_next_proceeds() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut patient = home.spawn("a", &[], "echo in");
     until("it waits", || home.count("a") == (1, 1));
     let mut hasty = home.spawn("a", &["--wait", "3s"], "touch ran");
-    let (code, text) = hasty.end();
-    assert_eq!(code, Some(75), "{text}");
+    let text = hasty.ends(75);
     assert!(text.contains("lockkeeper: waited "), "{text}");
     assert_eq!(home.count("a"), (1, 1));
     holder.close_stdin();
@@ -299,11 +276,8 @@ fn the_wait_is_used_up_while_nothing_listens() {
 /// The record of the refusal and the end of the session share the second after the wait.
 #[test]
 fn a_short_wait_ends_within_a_second_when_the_server_falls_silent() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let (served, home) = served();
+    let mut holder = home.holds("a", &[]);
     let wait = Duration::from_secs(2);
     let (stalls, started) = (Stalls::watch(), Instant::now());
     let mut waiter = home.spawn("a", &["--wait", "2s"], "touch ran");
@@ -314,18 +288,14 @@ fn a_short_wait_ends_within_a_second_when_the_server_falls_silent() {
     served.running.signal(Signal::CONT);
     assert!(matches!(code, Some(75 | 69)), "{code:?} {text}");
     assert!(took >= wait && took < most, "{took:?}, at most {most:?}");
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// The server confirms nothing, so there is nothing to wait for.
 #[test]
 fn the_wait_in_the_queue_of_a_hung_server_ends_in_time() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let (served, home) = served();
+    let mut holder = home.holds("a", &[]);
     let wait = Duration::from_secs(8);
     let started = Instant::now();
     let mut waiter = home.spawn("a", &["--wait", "8s"], "touch ran");
@@ -337,18 +307,14 @@ fn the_wait_in_the_queue_of_a_hung_server_ends_in_time() {
     assert_eq!(code, Some(69), "{text}");
     assert!(text.contains("no server answered within"), "{text}");
     assert!(took >= wait && took < wait + Duration::from_millis(1500), "{took:?}");
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// The limit includes the end of the session.
 #[test]
 fn an_unconfirmed_release_ends_after_five_seconds() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut holder = home.spawn("a", &["--session-timeout", "40s"], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let (served, home) = served();
+    let mut holder = home.holds("a", &["--session-timeout", "40s"]);
     served.running.signal(Signal::STOP);
     let ended = Instant::now();
     holder.close_stdin();
@@ -371,13 +337,11 @@ fn an_uncontended_run_says_nothing() {
 #[test]
 fn ahead_is_counted_the_same_everywhere() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut next = home.spawn("a", &[], "true");
     until("it waits", || home.count("a") == (1, 1));
     let mut told = home.spawn("a", &["--json"], "true");
-    let mut line = String::new();
-    told.stderr.read_line(&mut line).unwrap();
+    let line = told.told();
     let event: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert_eq!((&event["event"], &event["ahead"]), (&"waiting".into(), &2.into()), "{event}");
     assert!(event["message"].as_str().unwrap().ends_with(", 2 ahead"), "{event}");
@@ -385,7 +349,7 @@ fn ahead_is_counted_the_same_everywhere() {
     let ahead: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| &waiter["ahead"]).collect();
     assert_eq!(ahead, [&serde_json::json!(1), &serde_json::json!(2)]);
     assert_eq!((&event["lock"]["waiters"][1]["ahead"], lock["holders"][0].get("ahead")), (&2.into(), None));
-    let text = |verb: &str| String::from_utf8(home.output(&[verb, "a"]).stdout).unwrap();
+    let text = |verb: &str| home.ok(&[verb, "a"]);
     let shown = text("show");
     assert!(shown.contains("    ahead    1\n") && shown.contains("    ahead    2\n"), "{shown}");
     let why = text("why");

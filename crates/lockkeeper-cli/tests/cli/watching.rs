@@ -9,7 +9,7 @@ use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::{Cut, ErrorCode, OpCode, Proxy};
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::harness::{Home, Running, Served, failure, until};
+use crate::harness::{Home, Running, Served, failure, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
@@ -17,12 +17,11 @@ use crate::terminal::Screen;
 #[test]
 fn top_shows_each_change_and_a_person_ends_a_hold_from_it() {
     let home = Home::new();
-    let mut holder = home.spawn(
+    let mut holder = home.starts(
         "nightly",
         &["-m", "index"],
         "trap 'echo told; exit 0' TERM; echo up; until [ -e stop ]; do sleep 0.01; done",
     );
-    assert_eq!(holder.line(), "up");
     let mut screen = Screen::with_columns(80, &home, crate::harness::BINARY, &["top"]);
     let mut terminal = vt100::Parser::new(24, 80, 0);
     let mut shows = |screen: &mut Screen, text: &str| screen.until_shown(&mut terminal, text);
@@ -69,27 +68,23 @@ fn top_without_a_terminal_says_what_to_use() {
 #[test]
 fn a_watched_list_is_drawn_again_after_a_change() {
     let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo up; cat");
-    assert_eq!(holder.line(), "up");
+    let mut holder = home.holds("a", &[]);
     let mut screen = Screen::with_columns(80, &home, crate::harness::BINARY, &["list", "--watch"]);
     screen.expect("a     ");
-    let mut other = home.spawn("other", &[], "echo up; cat");
-    assert_eq!(other.line(), "up");
+    let mut other = home.holds("other", &[]);
     screen.expect("other ");
-    other.close_stdin();
-    other.wait();
+    other.finish();
     until("it is free", || home.count("other") == (0, 0));
     screen.press(crate::terminal::INTERRUPT);
     screen.end();
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// As in `lockkeeper list --watch | head -1`.
 #[test]
 fn what_follows_for_ever_ends_when_nobody_reads_it_any_more() {
     let home = Home::new();
-    assert!(home.output(&["run", "a", "--", "true"]).status.success());
+    home.ok(&["run", "a", "--", "true"]);
     for verb in [&["list", "--watch"][..], &["history", "a", "--follow"]] {
         let mut command = home.command(verb);
         let mut follower = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -169,9 +164,7 @@ fn what_follows_a_busy_tree_has_missed_nothing_when_the_tree_rests() {
     const WAITED_FOR: usize = 12;
     let (locks, handovers, pause) =
         if is_deep() { (5_000, 3_000, Duration::from_millis(10)) } else { (40, 200, Duration::ZERO) };
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
+    let (served, home) = served();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let mut busy = runtime.block_on(Busy::new(&served.address, locks));
     let line = |verb: &str| format!("LOCKKEEPER_SERVERS={} exec \"$lockkeeper\" {verb} --sort wait", served.address);
@@ -183,10 +176,7 @@ fn what_follows_a_busy_tree_has_missed_nothing_when_the_tree_rests() {
     });
     let mut observer =
         Running::start(&mut home.command(&["observe", "/locks", "--journal", "j", "--listen", "127.0.0.1:0"]));
-    let mut said = String::new();
-    while !said.contains("observing /locks") {
-        assert_ne!(observer.stderr.read_line(&mut said).unwrap(), 0, "it has ended: {said}");
-    }
+    let _said = observer.told_of("observing /locks");
     let pids = [followers[0].1.pid(), followers[1].1.pid(), observer.pid().as_raw_nonzero().get() as u32];
     let (before, begun) = (pids.map(on_core), Instant::now());
     runtime.block_on(async {
@@ -206,7 +196,7 @@ fn what_follows_a_busy_tree_has_missed_nothing_when_the_tree_rests() {
     for lock in 0..WAITED_FOR {
         runtime.block_on(busy.join(lock));
     }
-    let fresh = rows(&String::from_utf8(home.output(&["list", "--sort", "wait"]).stdout).unwrap());
+    let fresh = rows(&home.ok(&["list", "--sort", "wait"]));
     assert!(fresh.len() == locks && fresh[WAITED_FOR - 1][2] == "1" && fresh[WAITED_FOR][2] == "0", "{fresh:?}");
     for (verb, screen, terminal) in &mut followers {
         let same = |shown: &str| {

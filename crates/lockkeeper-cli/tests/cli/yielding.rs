@@ -35,8 +35,7 @@ fn a_command_of_the_foreground_gets_the_lock_in_2_s_and_the_background_goes_on_a
     assert_eq!(home.count("a"), (1, 1), "the other background still waits");
     finish(&home);
     assert_eq!(bulk.line(), "end");
-    let (code, said) = bulk.end();
-    assert_eq!(code, Some(0), "{said}");
+    let said = bulk.ends(0);
     assert!(said.contains("lock /locks/a is wanted by an earlier class; sending SIGUSR1 to the command"), "{said}");
     assert!(said.contains("lock /locks/a is held again; starting the command again"), "{said}");
     assert_eq!(other.line(), "other");
@@ -60,12 +59,11 @@ fn a_command_that_the_signal_kills_is_started_again_and_leaves_no_dead_letter() 
     );
     for _ in 0..2 {
         started(&mut bulk);
-        assert!(home.output(&["run", "a", "--foreground", "--wait", "10s", "--", "true"]).status.success());
+        home.ok(&["run", "a", "--foreground", "--wait", "10s", "--", "true"]);
     }
     started(&mut bulk);
     finish(&home);
-    let (code, said) = bulk.end();
-    assert_eq!(code, Some(0), "{said}");
+    bulk.ends(0);
     let file = home.file("letters");
     assert!(!file.exists() || text(&file).is_empty());
 }
@@ -75,8 +73,8 @@ fn a_command_that_ends_with_another_status_is_not_started_again() {
     let home = Home::new();
     let mut bulk = home.spawn("a", &YIELDS, "trap 'exit 3' USR1; echo up 1; while :; do sleep 0.02; done");
     started(&mut bulk);
-    assert!(home.output(&["run", "a", "--foreground", "--wait", "10s", "--", "true"]).status.success());
-    assert_eq!(bulk.end().0, Some(3));
+    home.ok(&["run", "a", "--foreground", "--wait", "10s", "--", "true"]);
+    bulk.ends(3);
     assert_eq!(home.count("a"), (0, 0));
 }
 
@@ -105,10 +103,9 @@ fn a_signal_ends_a_run_that_made_way_and_waits() {
     started(&mut save);
     until("the background waits", || home.count("a") == (1, 1));
     bulk.signal(rustix::process::Signal::TERM);
-    assert_eq!(bulk.end().0, Some(143));
+    bulk.ends(143);
     until("it has left the queue", || home.count("a") == (1, 0));
-    save.close_stdin();
-    assert!(save.wait().success());
+    save.finish();
 }
 
 #[test]

@@ -122,7 +122,6 @@ impl Foreign for Program {
     }
 
     fn leave(&mut self) {
-        self.running.close_stdin();
-        assert!(self.running.wait().success());
+        self.running.finish();
     }
 }
