@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, served, until};
+use crate::harness::{BINARY, Home, Running, Served, served, stderr, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
@@ -48,10 +48,6 @@ fn commands(text: &str) -> Vec<(String, String)> {
 fn that<'a>(commands: &'a [(String, String)], does: &str) -> &'a str {
     let found = commands.iter().find(|(what, _)| what == does);
     found.map(|(_, command)| command.as_str()).unwrap_or_else(|| panic!("no command {does:?} in {commands:?}"))
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// How the commands of one place are started.
@@ -560,6 +556,11 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     let recipes = [taken, site.why(ODD)].concat();
     assert!(recipes.iter().all(|(what, _)| what != "ask the holder to release it"), "{recipes:?}");
     told(that(&recipes, "see who is in the way"));
+    let asked = site.output("revoke", &[ODD, "--wait", "100ms"]);
+    let text = stderr(&asked);
+    assert_eq!(asked.status.code(), Some(75), "{text}");
+    assert!(text.contains(": no process holds it") && !text.contains("asked "), "{text}");
+    assert!(text.contains(" cannot release ") && text.contains("; to remove it: lockkeeper break "), "{text}");
     told(&format!("{} --yes", that(&recipes, "break the lock")));
     assert_eq!(waiter.line(), "in");
     waiter.finish();

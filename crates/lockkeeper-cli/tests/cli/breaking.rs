@@ -10,8 +10,7 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     let home = Home::new();
     let mut holder = home.spawn("nightly", &["-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; exec sleep 1000");
     let token: i64 = holder.line().parse().unwrap();
-    let mut next = home.spawn("nightly", &[], "echo $LOCKKEEPER_TOKEN");
-    until("it waits", || home.count("nightly") == (1, 1));
+    let mut next = home.waits("nightly", &[], "echo $LOCKKEEPER_TOKEN");
 
     let output = home.output(&["break", "nightly", "--reason", "its host burns", "--yes"]);
     assert!(output.status.success(), "{output:?}");
@@ -67,8 +66,7 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
 fn break_removes_the_one_that_was_named() {
     let home = Home::new();
     let mut holder = home.holds("a", &[]);
-    let mut waiter = home.spawn("a", &[], "touch ran");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut waiter = home.waits("a", &[], "touch ran");
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
     let broken = home.json(&["break", "a", "--node", &node, "-r", "in the way", "-y", "--json"]);
     assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));

@@ -4,9 +4,8 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use zookeeper_client::Client;
-
 use crate::harness::{BINARY, Home, Running, Served, until};
+use crate::plain::Plain;
 use crate::terminal::Screen;
 
 /// Ctrl-U: forget the line.
@@ -144,7 +143,8 @@ fn names_of_locks_and_jobs_come_from_the_servers_and_nothing_is_left_there() {
         assert_eq!(holder.line(), "up");
     }
     user.ok(&["run", "weekly", "--slot", "1", "--", "true"]);
-    let before = tree(&served.address);
+    let paths = || Plain::connect(&served.address).tree().into_iter().map(|(path, _)| path).collect::<Vec<_>>();
+    let before = paths();
     let servers = format!("--servers {}", served.address);
     in_each_shell(&home, |shell| {
         shell
@@ -167,7 +167,7 @@ fn names_of_locks_and_jobs_come_from_the_servers_and_nothing_is_left_there() {
             nodes.lines().count() == 1 && nodes.starts_with("_c_")
         });
     }
-    assert_eq!(tree(&served.address), before);
+    assert_eq!(paths(), before);
     assert!(!home.state().exists(), "no server was started");
     holders.iter_mut().for_each(Running::finish);
 }
@@ -194,19 +194,4 @@ fn servers_that_do_not_answer_cost_the_shell_nothing_and_say_nothing() {
         shell.completes("lockkeeper deadl", "lockkeeper deadlocks");
     });
     assert!(!home.state().exists(), "no server was started");
-}
-
-/// All paths of a server.
-fn tree(address: &str) -> Vec<String> {
-    tokio::runtime::Runtime::new().unwrap().block_on(async {
-        let client = Client::connect(address).await.unwrap();
-        let (mut paths, mut at) = (vec!["/".to_owned()], 0);
-        while let Some(path) = paths.get(at).cloned() {
-            let above = if path == "/" { "" } else { path.as_str() };
-            paths.extend(client.list_children(&path).await.unwrap().iter().map(|name| format!("{above}/{name}")));
-            at += 1;
-        }
-        paths.sort();
-        paths
-    })
 }

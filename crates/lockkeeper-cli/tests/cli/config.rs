@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Home, Served, failure, until};
+use crate::harness::{Home, Served, failure};
 
 fn write(home: &Home, name: &str, text: &str) -> String {
     let path = home.file(name);
@@ -112,8 +112,10 @@ fn the_settings_are_told_without_a_home_directory() {
     assert!(text.contains("session_timeout") && text.contains("HOME is not set"), "{text}");
     let output = run(&["config", "--json"]);
     assert!(output.status.success() && output.stdout.starts_with(b"{"), "{output:?}");
-    let (code, line) = failure(&run(&["config", "--connect"]));
-    assert!(code == Some(70) && line.contains("HOME is not set"), "{line}");
+    for words in [&["config", "--connect"][..], &["run", "a", "--", "true"]] {
+        let (code, line) = failure(&run(words));
+        assert!(code == Some(70) && line.contains("HOME is not set"), "{line}");
+    }
 }
 
 /// C-28, C-39, C-40, C-42, C-43: dead letters and waits of the classes come from the file; --wait overrides them.
@@ -132,8 +134,7 @@ fn run_uses_the_classes_of_the_settings() {
         home.output(&["run", "a", "--foreground", "--config", &config, "--message", "save", "--", "touch", "ran"]);
     assert_eq!(output.status.code(), Some(75), "{output:?}");
     assert!(since.elapsed() >= Duration::from_secs(2) && !home.file("ran").exists());
-    let mut patient = home.spawn("a", &["--foreground", "--wait", "60s", "--config", &config], "echo in");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut patient = home.waits("a", &["--foreground", "--wait", "60s", "--config", &config], "echo in");
     assert_eq!(home.show("a")["waiters"][0]["class"], "K");
     holder.close_stdin();
     assert_eq!((holder.end().0, patient.line().as_str(), patient.end().0), (Some(0), "in", Some(0)));

@@ -81,12 +81,14 @@ fn the_server_inherits_neither_umask_nor_environment_nor_oom_score() {
 fn the_server_leaves_the_files_the_session_and_the_directory_of_the_first_command() {
     let home = Home::new();
     let (server, _) = started_by(&home, "exec 9> inherited; exec");
+    let link = |file: &str| std::fs::read_link(format!("/proc/{}/{file}", server.as_raw_nonzero())).unwrap();
     let files = std::fs::read_dir(format!("/proc/{}/fd", server.as_raw_nonzero())).unwrap().flatten();
     let files: Vec<_> = files.filter_map(|file| std::fs::read_link(file.path()).ok()).collect();
     assert!(!files.is_empty() && files.iter().all(|file| !file.ends_with("inherited")), "{files:?}");
     assert_eq!(rustix::process::getsid(Some(server)).unwrap(), server);
-    let directory = std::fs::read_link(format!("/proc/{}/cwd", server.as_raw_nonzero())).unwrap();
-    assert_eq!(directory, Path::new("/"));
+    assert_eq!((link("cwd"), proc(server, "comm").as_str()), ("/".into(), "lockkeeper\n"));
+    assert_eq!((link("fd/0"), link("fd/1")), ("/dev/null".into(), "/dev/null".into()));
+    assert_eq!(link("fd/2"), home.state().join("server.log"));
 }
 
 /// A command that ignores signals, as a shell's background job does, ignores them for itself.

@@ -7,7 +7,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, stderr, text, until};
 use crate::terminal::Screen;
 
 /// Runs `run NAME --background --retries 1` behind a holder, with attempts that do not wait.
@@ -46,10 +46,6 @@ fn letters(home: &Home) -> Vec<Value> {
 
 fn id(letter: &Value) -> &str {
     letter["operation"].as_str().unwrap()
-}
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 /// C-45, C-47: the letter has the command line, the holder, the number of attempts and the time; only its owner can

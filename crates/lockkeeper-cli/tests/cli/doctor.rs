@@ -1,11 +1,10 @@
 //! `doctor` and `gc`: each trouble is found with the command that handles it, and nothing is found where nothing is wrong.
 
-use std::process::Output;
-
 use serde_json::Value;
-use zookeeper_client::{Acls, Client, CreateMode};
+use zookeeper_client::CreateMode;
 
-use crate::harness::{Home, Served, until};
+use crate::harness::{Home, Served, served, stderr, stdout, until};
+use crate::plain::Plain;
 
 /// Returns the exit code, and the findings as `SECTION SEVERITY TEXT`, of `doctor --json`.
 fn doctor(home: &Home, args: &[&str]) -> (i32, Vec<String>) {
@@ -35,45 +34,24 @@ fn of_group(answer: &Value, group: &str) -> Vec<String> {
     nodes.map(|node| node["path"].as_str().unwrap().to_owned()).collect()
 }
 
-fn text(output: &Output) -> String {
-    String::from_utf8(output.stdout.clone()).unwrap()
-}
-
 /// A server, and a foreign client that creates nodes on it.
 struct Site {
     home: Home,
     served: Served,
-    runtime: tokio::runtime::Runtime,
-    client: Client,
-    _server: Home,
+    plain: Plain,
 }
 
 impl Site {
     fn new() -> Self {
-        let server = Home::new();
-        let served = Served::start(&server);
-        let home = Home::with_servers(&served.address);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(Client::connect(&served.address)).unwrap();
-        let site = Site { home, served, runtime, client, _server: server };
-        site.create("/locks", "");
-        site
+        let (served, home) = served();
+        let plain = Plain::connect(&served.address);
+        plain.create("/locks", "");
+        Site { home, served, plain }
     }
 
-    /// Returns the children of a node, if it exists.
+    /// Returns the paths below a node.
     fn nodes(&self, path: &str) -> Vec<String> {
-        let mut names = self.runtime.block_on(self.client.list_children(path)).unwrap_or_default();
-        names.sort();
-        names.into_iter().map(|name| format!("{path}/{name}").replace("//", "/")).collect()
-    }
-
-    fn create(&self, path: &str, data: &str) {
-        self.create_as(CreateMode::Persistent, path, data);
-    }
-
-    fn create_as(&self, mode: CreateMode, path: &str, data: &str) {
-        let options = mode.with_acls(Acls::anyone_all());
-        self.runtime.block_on(self.client.create(path, data.as_bytes(), &options)).unwrap();
+        self.plain.names(path).iter().map(|name| format!("{path}/{name}").replace("//", "/")).collect()
     }
 }
 
@@ -82,7 +60,7 @@ fn nothing_is_wrong_where_nobody_has_used_a_lock() {
     let home = Home::new();
     let output = home.output(&["doctor"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(text(&output).contains("does not run, and has no data"), "{output:?}");
+    assert!(stdout(&output).contains("does not run, and has no data"), "{output:?}");
     assert!(!home.state().exists(), "doctor has created the directory");
 }
 
@@ -92,7 +70,7 @@ fn nothing_is_wrong_with_a_server_that_holds_and_a_job_that_succeeds() {
     home.ok(&["run", "nightly", "--once-per", "day", "--", "true"]);
     let mut holder = home.holds("a", &[]);
     let output = home.output(&["doctor"]);
-    let said = text(&output);
+    let said = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(!said.contains('!'), "{said}");
     for say in
@@ -150,7 +128,7 @@ fn a_holder_that_was_asked_and_one_whose_process_has_ended_are_notices() {
     assert_eq!(code, 1, "{found:?}");
     assert!(found[0].starts_with("locks notice /locks/asked: ") && found[0].contains("asked to release"), "{found:?}");
     assert!(found[1].starts_with("locks notice /locks/killed: the process of "), "{found:?}");
-    let said = text(&home.output(&["doctor"]));
+    let said = stdout(&home.output(&["doctor"]));
     assert!(said.contains("  lockkeeper break /locks/killed --node /locks/killed/_c_"), "{said}");
 }
 
@@ -176,7 +154,7 @@ fn a_lost_hold_an_ended_lease_and_a_pending_decision_are_notices() {
         says.iter().all(|say| found.iter().any(|finding| finding.contains(say)))
     });
     let output = home.output(&["doctor"]);
-    let said = text(&output);
+    let said = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(
         said.contains(" ago, and was not released") && said.contains(" was lost, and its lock delay runs"),
@@ -214,8 +192,10 @@ fn doctor_and_gc_create_no_node() {
         &["admin", "gc", "--empty", "--garbage", "--tombstones"],
         &["admin", "gc", "--log"],
     ] {
-        assert_eq!(site.home.output(look).status.code(), Some(0), "{look:?}");
+        site.home.ok(look);
     }
+    let nothing = site.home.output(&["admin", "gc"]);
+    assert!(nothing.stdout.is_empty() && stderr(&nothing).contains("nothing is left below /locks"), "{nothing:?}");
     assert_eq!(["/", "/locks", "/locks/a", "/lockkeeper"].map(|path| site.nodes(path)), before);
     holder.finish();
 }
@@ -237,7 +217,7 @@ fn a_lock_that_is_also_in_use_on_the_own_server_is_a_notice() {
             && found[0].ends_with("/locks/nightly"),
         "{found:?}"
     );
-    let said = text(&site.home.output(&["doctor"]));
+    let said = stdout(&site.home.output(&["doctor"]));
     let list = format!("lockkeeper list --state-dir {}", site.home.state().display());
     assert!(said.contains(&list), "{said}");
     assert!(said.contains(&format!("\nscope      {} (LOCKKEEPER_SERVERS)\n", site.served.address)), "{said}");
@@ -249,11 +229,11 @@ fn a_lock_that_is_also_in_use_on_the_own_server_is_a_notice() {
 fn a_node_without_a_session_that_blocks_a_foreign_client_is_serious_and_gc_deletes_it() {
     let site = Site::new();
     let [without, waits] = ["0", "1"].map(|digit| format!("/locks/a/{}__lock__000000000{digit}", digit.repeat(32)));
-    site.create("/locks/a", "");
-    site.create(&without, "\u{1b}[2J");
+    site.plain.create("/locks/a", "");
+    site.plain.create(&without, "\u{1b}[2J");
     let (code, found) = doctor(&site.home, &[]);
     assert!(code == 1 && found[0].starts_with("locks notice /locks/a: 1 node of a contender, without"), "{found:?}");
-    site.create_as(CreateMode::Ephemeral, &waits, "10.0.0.7");
+    site.plain.create_as(CreateMode::Ephemeral, &waits, "10.0.0.7");
     let (code, found) = doctor(&site.home, &[]);
     assert!(code == 2 && found[0].starts_with("locks serious /locks/a: 10.0.0.7, "), "{found:?}");
     assert!(found[0].contains(&format!("waits behind {without}, which has no session")), "{found:?}");
@@ -262,7 +242,7 @@ fn a_node_without_a_session_that_blocks_a_foreign_client_is_serious_and_gc_delet
     assert_eq!(of_group(&gc(&site.home, &["--empty", "--tombstones"]), "garbage").len(), 1, "not asked for");
     assert_eq!(gc(&site.home, &["a", "--garbage"])["deleted"], serde_json::json!([without]));
     assert_eq!(doctor(&site.home, &[]).1, [""; 0]);
-    let broken = text(&site.home.output(&["list", "--broken"]));
+    let broken = site.home.ok(&["list", "--broken"]);
     assert!(broken.contains("lockkeeper admin gc --garbage: it has no session"), "{broken}");
 }
 
@@ -271,25 +251,25 @@ fn a_node_without_a_session_that_blocks_a_foreign_client_is_serious_and_gc_delet
 fn gc_deletes_empty_nodes_that_are_unused_and_leaves_what_it_does_not_know() {
     let site = Site::new();
     for name in ["one", "two", "two/three", "used"] {
-        site.create(&format!("/locks/{name}"), "");
+        site.plain.create(&format!("/locks/{name}"), "");
     }
-    site.create("/locks/README", "ask Ann");
-    site.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000000", "");
+    site.plain.create("/locks/README", "ask Ann");
+    site.plain.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000000", "");
     let answer = gc(&site.home, &[]);
     assert_eq!(of_group(&answer, "recent"), ["/locks/one", "/locks/two/three"], "not unused for a day");
     assert_eq!(of_group(&answer, "note"), ["/locks/README"]);
     let answer = gc(&site.home, &["--older-than", "0s"]);
     assert_eq!((of_group(&answer, "empty").len(), &answer["deleted"]), (2, &serde_json::json!([])), "dry by default");
     let output = site.home.output(&["admin", "gc", "--older-than", "0s"]);
-    assert!(text(&output).contains("\n  lockkeeper admin gc /locks --empty"), "{output:?}");
+    assert!(stdout(&output).contains("\n  lockkeeper admin gc /locks --empty"), "{output:?}");
     let answer = gc(&site.home, &["--empty", "--older-than", "0s"]);
     assert_eq!(answer["deleted"], serde_json::json!(["/locks/one", "/locks/two/three"]));
     // It dates the deletions before it.
-    site.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000001", "");
+    site.plain.create_as(CreateMode::Ephemeral, "/locks/used/lock-0000000001", "");
     let answer = gc(&site.home, &["--older-than", "0s"]);
     // What was above a deleted node is empty now.
     assert_eq!((of_group(&answer, "empty"), of_group(&answer, "note").len()), (vec!["/locks/two".to_owned()], 1));
-    let logged = text(&site.home.output(&["admin", "gc", "--log"]));
+    let logged = site.home.ok(&["admin", "gc", "--log"]);
     assert!(
         logged.contains("  2 empty nodes deleted by ") && logged.ends_with(": /locks/one, /locks/two/three\n"),
         "{logged}"
@@ -306,22 +286,24 @@ fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
     for object in ["/P1", "/P2"] {
         site.home.ok(&["run", object, "--background", "--", "true"]);
     }
-    site.create("/P3", "ask Ann");
-    site.create("/other", "");
-    site.create("/other/program", "");
+    site.plain.create("/P3", "ask Ann");
+    site.plain.create("/other", "");
+    site.plain.create("/other/program", "");
     let mut holder = site.home.holds("/P2", &["--foreground"]);
-    site.home.refuses(&["admin", "gc", "/"], 64, "may be of another program");
+    for more in [&[][..], &["--empty"]] {
+        site.home.refuses(&[&["admin", "gc", "/"], more].concat(), 64, "may be of another program");
+    }
     let answer = gc(&site.home, &["/", "--objects"]);
     assert_eq!(of_group(&answer, "recent"), ["/P1"], "used less than a day ago");
     let answer = gc(&site.home, &["/", "--objects", "--empty"]);
     assert_eq!(answer["deleted"], serde_json::json!([]), "the age counts");
-    let said = text(&site.home.output(&["admin", "gc", "/", "--objects", "--older-than", "0s"]));
+    let said = site.home.ok(&["admin", "gc", "/", "--objects", "--older-than", "0s"]);
     assert!(said.contains("\n  lockkeeper admin gc / --objects --empty"), "{said}");
     let answer = gc(&site.home, &["/", "--objects", "--empty", "--older-than", "0s"]);
     assert_eq!(answer["deleted"], serde_json::json!(["/P1"]));
     assert_eq!(of_group(&answer, "note"), ["/P3"]);
     assert_eq!(site.nodes("/other"), ["/other/program"]);
-    assert!(text(&site.home.output(&["admin", "gc", "/", "--log"])).ends_with(": /P1\n"));
+    assert!(site.home.ok(&["admin", "gc", "/", "--log"]).ends_with(": /P1\n"));
     holder.finish();
 }
 
@@ -353,16 +335,7 @@ fn gc_deletes_a_tombstone_once_its_delay_has_passed_for_sure() {
     assert!(answer["deleted"][0].as_str().unwrap().starts_with("/locks/a/_s_"), "{answer}");
     let answer = gc(&home, &[]);
     assert_eq!((of_group(&answer, "tombstones").len(), of_group(&answer, "delaying").len()), (0, 1));
-    assert!(text(&home.output(&["admin", "gc", "--log"])).contains("  1 tombstone deleted by "));
-}
-
-#[test]
-fn gc_refuses_the_root_and_says_if_nothing_is_left() {
-    let site = Site::new();
-    site.home.refuses(&["admin", "gc", "/", "--empty"], 64, "may be of another program");
-    let output = site.home.output(&["admin", "gc"]);
-    assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
-    assert!(String::from_utf8(output.stderr).unwrap().contains("nothing is left below /locks"));
+    assert!(home.ok(&["admin", "gc", "--log"]).contains("  1 tombstone deleted by "));
 }
 
 /// One realm is down: it is a finding, and the other one is shown.
@@ -383,7 +356,7 @@ fn a_realm_that_is_down_is_a_finding_and_the_others_are_shown() {
     );
     assert_eq!((&down["realm"], &down["locks"]), (&"/locks/b".into(), &Value::Null));
     assert!(down["findings"][0]["text"].as_str().unwrap().contains("refuses connections"), "{down}");
-    let said = text(&home.output(&[&["doctor"], &config[..]].concat()));
+    let said = stdout(&home.output(&[&["doctor"], &config[..]].concat()));
     assert!(said.contains(&format!("{} (realm /locks/a)\nservers    ", site.served.address)), "{said}");
     assert!(said.contains("127.0.0.1:1 (realm /locks/b)\nservers !! "), "{said}");
 }

@@ -7,13 +7,20 @@ use std::process::Command;
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, Served, failure, until};
+use crate::harness::{Home, Running, served, until};
 
-fn run(home: &Home, servers: &str, more: &[&str], script: &str) -> Command {
-    let args = [&["run", "P1", "--foreground", "--message", "Save Content", "--servers", servers], more];
-    let mut command = home.command(&[&args.concat()[..], &["--", "sh", "-c", script]].concat());
+/// A command whose settings limit the attempts to connect.
+fn run(home: &Home, more: &[&str], script: &str) -> Command {
+    let args = [&["run", "P1", "--foreground", "--message", "Save Content"], more, &["--", "sh", "-c", script]];
+    let mut command = home.command(&args.concat());
     command.env("LOCKKEEPER_CONNECTION_RETRY", "1").env("LOCKKEEPER_CONNECTION_DELAY", "10ms");
     command
+}
+
+fn holder(home: &Home) -> Running {
+    let mut holder = Running::start(&mut run(home, &[], "echo up; cat"));
+    assert_eq!(holder.line(), "up");
+    holder
 }
 
 /// Returns the number of open sessions.
@@ -32,77 +39,40 @@ fn names_it(line: &str) {
 /// C-27, C-33, C-34: a lock that is not granted in time ends with 75.
 #[test]
 fn not_in_time_is_75() {
-    let home = Home::new();
-    let served = Served::start(&home);
-    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
-    assert_eq!(holder.line(), "up");
-    let mut late = Running::start(&mut run(&home, &served.address, &["--wait", "2s"], "touch ran"));
-    let line = late.ends(75);
-    names_it(&line);
+    let (_served, home) = served();
+    let mut holder = holder(&home);
+    names_it(&Running::start(&mut run(&home, &["--wait", "2s"], "touch ran")).ends(75));
     assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// C-31, C-33, C-34: no reachable server after all attempts ends with 69.
 #[test]
 fn no_server_after_all_tries_is_69() {
-    let home = Home::new();
-    let (code, line) = failure(&run(&home, "127.0.0.1:1", &[], "touch ran").output().unwrap());
-    assert_eq!(code, Some(69), "{line}");
-    names_it(&line);
+    let home = Home::with_servers("127.0.0.1:1");
+    names_it(&Running::start(&mut run(&home, &[], "touch ran")).ends(69));
     assert!(!home.file("ran").exists());
 }
 
-/// C-30, C-33, C-34: a session that expired in the queue ends with 69 if a setting limits the attempts to connect.
+/// C-30, C-33, C-34: a session that expired in the queue ends with 69 if a setting limits the attempts to connect. If the wait was broken
+/// while its process was paused, `run` says so, whether it joins the queue again or ends.
 #[test]
 fn a_session_that_ended_in_the_queue_is_80() {
-    let home = Home::new();
-    let served = Served::start(&home);
-    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
-    assert_eq!(holder.line(), "up");
-    let more = ["--session-timeout", "2s"];
-    let mut waiting = run(&home, &served.address, &more, "touch ran");
-    let mut waiting = Running::start(waiting.env("LOCKKEEPER_CONNECTION_RETRY", "1000"));
-    let waiters = || {
-        let lock = home.json(&["show", "P1", "--json", "--servers", &served.address]);
-        lock["waiters"].as_array().unwrap().len()
-    };
-    until("it waits", || waiters() == 1);
-    waiting.signal(Signal::STOP);
-    until("its session is over", || waiters() == 0);
-    waiting.signal(Signal::CONT);
-    let line = waiting.ends(69);
-    names_it(&line);
-    assert!(!home.file("ran").exists());
-    holder.close_stdin();
-    holder.wait();
-}
-
-/// The wait was broken while its process was paused, and the session expired after that. `run` says so, whether it joins the queue
-/// again or ends.
-#[test]
-fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
-    let home = Home::new();
-    let served = Served::start(&home);
-    let mut holder = Running::start(&mut run(&home, &served.address, &[], "echo up; cat"));
-    assert_eq!(holder.line(), "up");
-    let show = |kind: &str| {
-        let lock = home.json(&["show", "P1", "--json", "--servers", &served.address]);
-        lock[kind].as_array().unwrap().clone()
-    };
-    for joins_again in [false, true] {
-        let mut waiting = run(&home, &served.address, &["--session-timeout", "2s"], "touch ran");
+    let (served, home) = served();
+    let mut holder = holder(&home);
+    for (is_broken, joins_again) in [(false, false), (true, false), (true, true)] {
+        let mut waiting = run(&home, &["--session-timeout", "2s"], "touch ran");
         match joins_again {
             true => waiting.env_remove("LOCKKEEPER_CONNECTION_RETRY").env_remove("LOCKKEEPER_CONNECTION_DELAY"),
             false => waiting.env("LOCKKEEPER_CONNECTION_RETRY", "1000"),
         };
         let mut waiting = Running::start(&mut waiting);
-        until("it waits", || show("waiters").len() == 1);
+        until("it waits", || home.count("P1") == (1, 1));
         waiting.signal(Signal::STOP);
-        let node = show("waiters")[0]["node"].as_str().unwrap().to_owned();
-        let words = ["break", "P1", "--node", &node, "--reason", "it hangs", "--yes", "--servers", &served.address];
-        home.ok(&words);
+        if is_broken {
+            let node = home.show("P1")["waiters"][0]["node"].as_str().unwrap().to_owned();
+            home.ok(&["break", "P1", "--node", &node, "--reason", "it hangs", "--yes"]);
+        }
         until("its session is over", || sessions(&served.address) == 1);
         waiting.signal(Signal::CONT);
         let told = if joins_again {
@@ -111,36 +81,35 @@ fn a_wait_that_was_broken_while_it_was_paused_says_by_whom_and_why() {
             waiting.wait();
             told
         } else {
-            let told = waiting.ends(69);
-            told
+            waiting.ends(69)
         };
-        assert!(told.contains("the wait for /locks/P1 was broken by ") && told.contains(": it hangs"), "{told}");
-        assert!(!home.file("ran").exists());
+        assert!(is_broken || told.contains("Save Content"), "{told}");
+        assert!(
+            !is_broken || told.contains("the wait for /locks/P1 was broken by ") && told.contains(": it hangs"),
+            "{told}"
+        );
+        assert!(told.contains("/locks/P1") && !home.file("ran").exists(), "{told}");
     }
-    holder.close_stdin();
-    holder.wait();
+    holder.finish();
 }
 
 /// C-32, C-33: a missing node at the release ends with 81.
 #[test]
 fn nothing_there_to_unlock_is_81() {
-    let home = Home::new();
-    let served = Served::start(&home);
+    let (served, home) = served();
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
-    let mut holder = Running::start(&mut run(&home, &proxy.connect_string(), &[], "echo up; cat"));
-    assert_eq!(holder.line(), "up");
+    let mut holder = holder(&Home::with_servers(&proxy.connect_string()));
     // It watches its node after a while, and looks for its mark later.
     let watched =
         |what: &What| matches!(what, What::Reply { op: OpCode::GetData, path: Some(path), .. } if path.contains("P1"));
     until("it watches its node", || proxy.records().iter().any(|record| watched(&record.what)));
     // The holder gets no event before it asks for the release itself.
     let untold = proxy.hold_watch_events();
-    home.ok(&["break", "P1", "--yes", "--reason", "test", "--servers", &served.address]);
+    home.ok(&["break", "P1", "--yes", "--reason", "test"]);
     let looks = || proxy.counts().requested.of(OpCode::GetData);
     let before = looks();
     holder.close_stdin();
     until("it looks for its mark", || looks() > before);
     untold.release();
-    let line = holder.ends(76);
-    names_it(&line);
+    names_it(&holder.ends(76));
 }

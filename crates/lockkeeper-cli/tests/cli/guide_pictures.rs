@@ -1,10 +1,10 @@
 //! The pictures of the guide that show who gets a lock when. Each one is drawn from what real commands and servers did.
 
 use serde_json::Value;
-use zookeeper_client as zk;
 
 use crate::harness::{Home, Running, Served, served, until};
 use crate::pictures::{self, Chart, State};
+use crate::plain::Plain;
 
 /// A command that says that it runs, and ends with its standard input.
 const RUNS: &str = "echo runs; cat";
@@ -114,25 +114,16 @@ struct Article<'h> {
     path: &'static str,
     chart: Chart,
     clients: Vec<Contender>,
-    servers: zk::Client,
-    runtime: &'h tokio::runtime::Runtime,
+    plain: Plain,
 }
 
 impl<'h> Article<'h> {
-    fn new(
-        home: &'h Home,
-        runtime: &'h tokio::runtime::Runtime,
-        address: &str,
-        path: &'static str,
-        heading: &str,
-        clients: &[(&'static str, &str)],
-    ) -> Self {
+    fn new(home: &'h Home, address: &str, path: &'static str, heading: &str, clients: &[(&'static str, &str)]) -> Self {
         let nodes = format!("nodes below\n{path}");
         let lanes: Vec<_> = clients.iter().map(|(name, class)| format!("{name}\n{class}")).chain([nodes]).collect();
         let chart = Chart::new(heading, &lanes.iter().map(String::as_str).collect::<Vec<_>>());
         let clients = clients.iter().map(|(name, _)| Contender::absent(name)).collect();
-        let servers = runtime.block_on(zk::Client::connect(address)).unwrap();
-        Article { home, path, chart, clients, servers, runtime }
+        Article { home, path, chart, clients, plain: Plain::connect(address) }
     }
 
     /// A client comes, and gets the lock or waits.
@@ -157,8 +148,7 @@ impl<'h> Article<'h> {
     }
 
     fn row(&mut self, event: &str) {
-        let mut nodes = self.runtime.block_on(self.servers.list_children(self.path)).unwrap();
-        nodes.sort();
+        let nodes = self.plain.names(self.path);
         let nodes = if nodes.is_empty() { "none".to_owned() } else { nodes.join("\n") };
         let lock = self.home.show(self.path);
         let states = states(&lock, &self.clients).into_iter().chain([State::Read(nodes)]);
@@ -169,9 +159,8 @@ impl<'h> Article<'h> {
 #[test]
 fn the_picture_of_contentservs_scenarios_shows_foreground_before_background() {
     let (served, home) = served();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
     let article = |path, heading: &str, clients: &[(&'static str, &str)]| {
-        Article::new(&home, &runtime, &served.address, path, heading, clients)
+        Article::new(&home, &served.address, path, heading, clients)
     };
     let (foreground, background) = ("--foreground", "--background");
 

@@ -118,6 +118,13 @@ impl Home {
         self.starts(name, args, "echo up; cat")
     }
 
+    /// Starts a run behind the only holder of a lock; returns when it is the only one that waits.
+    pub(crate) fn waits(&self, name: &str, args: &[&str], script: &str) -> Running {
+        let running = self.spawn(name, args, script);
+        until("it waits", || self.count(name) == (1, 1));
+        running
+    }
+
     /// Runs a command that must end with this status; returns its standard output.
     pub(crate) fn says(&self, args: &[&str], code: i32) -> String {
         let output = self.output(args);
@@ -465,6 +472,14 @@ pub(crate) fn without_scope(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let others = text.lines().filter(|line| !without_time(line).starts_with("lockkeeper: on "));
     others.map(|line| format!("{line}\n")).collect()
+}
+
+pub(crate) fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub(crate) fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
 }
 
 pub(crate) fn text(path: &Path) -> String {

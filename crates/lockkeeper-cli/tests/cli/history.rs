@@ -27,10 +27,12 @@ fn each_run_is_recorded_with_its_end() {
     let home = Home::new();
     home.ok(&["run", "nightly", "-m", "nightly index", "--", "true"]);
     assert_eq!(home.output(&["run", "nightly", "--", "sh", "-c", "exit 3"]).status.code(), Some(3));
+    // A job is in the history of its lock, too.
+    home.ok(&["run", "job", "--once-per", "day", "--", "true"]);
+    let ended = |status: i32| values(["hold".into(), "released".into(), status.into()]);
+    assert_eq!(fields(&entries(&home, "job"), ["entry", "end", "status"]), [ended(0)]);
     let entries = entries(&home, "nightly");
-    let expected =
-        [values(["hold".into(), "released".into(), 0.into()]), values(["hold".into(), "released".into(), 3.into()])];
-    assert_eq!(fields(&entries, ["entry", "end", "status"]), expected);
+    assert_eq!(fields(&entries, ["entry", "end", "status"]), [ended(0), ended(3)]);
     assert_eq!(entries[0]["message"], "nightly index");
     let text = home.ok(&["history", "nightly"]);
     let lines: Vec<_> = text.lines().collect();
@@ -58,8 +60,7 @@ fn two_that_race_are_both_recorded_the_later_one_with_its_wait() {
     let home = Home::new();
     let mut first = home.spawn("a", &[], "echo; read line; true");
     first.line();
-    let mut second = home.spawn("a", &[], "true");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut second = home.waits("a", &[], "true");
     first.close_stdin();
     assert!(first.wait().success() && second.end().0 == Some(0));
     let entries = entries(&home, "a");
@@ -148,14 +149,6 @@ fn a_revoked_hold_names_who_asked() {
     let entries = entries(&home, "a");
     assert_eq!(entries[0]["end"], "revoked");
     assert!(entries[0]["why"].as_str().unwrap().ends_with(": rebalance"), "{entries:?}");
-}
-
-#[test]
-fn a_job_is_in_the_history_of_its_lock_too() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--once-per", "day", "--", "true"]);
-    let entries = entries(&home, "a");
-    assert_eq!(fields(&entries, ["entry", "end", "status"]), [values(["hold".into(), "released".into(), 0.into()])]);
 }
 
 /// The record waits in the state directory.

@@ -68,8 +68,7 @@ fn a_hot_lock(home: &Home) {
     let mut waiters: Vec<_> = (0..MANY).map(|_| home.spawn("hot/import", &[], "true")).collect();
     until("all wait", || home.count("hot/import") == (1, MANY));
     let mut cool = home.holds("hot/a", &[]);
-    let mut one = home.spawn("hot/a", &[], "true");
-    until("it waits", || home.count("hot/a") == (1, 1));
+    let mut one = home.waits("hot/a", &[], "true");
 
     let list = home.ok(&["list", "hot", "--sort", "wait"]);
     let order: Vec<_> = list.lines().map(|line| line.split_whitespace().next().unwrap()).collect();
@@ -105,8 +104,7 @@ fn a_hot_lock(home: &Home) {
 fn a_job_that_ignores_the_request(home: &Home) {
     let script = "trap '' TERM; echo up; while :; do sleep 0.1; done";
     let mut deaf = home.starts("deaf/reindex", &["-m", "full reindex", "--grace", "200ms"], script);
-    let mut next = home.spawn("deaf/reindex", &[], "echo in");
-    until("it waits", || home.count("deaf/reindex") == (1, 1));
+    let mut next = home.waits("deaf/reindex", &[], "echo in");
     let why = home.ok(&["why", "deaf/reindex"]);
     let asked = follow(home, &why.replace("--wait 1m", "--wait 100ms"), "revoke deaf/reindex");
     assert_eq!(asked.status.code(), Some(75), "{asked:?}");
@@ -170,18 +168,28 @@ fn a_ring_with_a_foreign_client(home: &Home, foreign: &mut dyn Foreign) {
     home.ok(&["doctor", "mixed"]);
 }
 
-/// Three runs whose commands take the next lock.
+/// Three runs whose commands take the next lock. The last one takes two, and holds the first while it waits for the second.
 fn a_ring_of_nested_runs(home: &Home) {
-    let mut runs = [("a", "b"), ("b", "c"), ("c", "a")].map(|(outer, inner)| {
-        (
-            nested(home, &[&format!("nested/{outer}"), "-m", &format!("step {outer}")], &format!("nested/{inner}")),
-            format!("nested/{inner}"),
-        )
-    });
+    let mut runs =
+        [("a", "b", "b --message second"), ("c", "a", "a"), ("b", "c", "0 nested/c")].map(|(outer, inner, takes)| {
+            let outer = format!("nested/{outer}");
+            (
+                nested(home, &[&outer, "-m", &format!("holder of {outer}")], &format!("nested/{takes}")),
+                format!("nested/{inner}"),
+            )
+        });
     for (running, inner) in &mut runs {
         go_on(running);
         until("it waits", || home.count(inner) == (1, 1));
     }
+    let json = serde_json::from_str::<Value>(&home.says(&["deadlocks", "nested", "--json"], 2)).unwrap();
+    let ring = json["deadlocks"][0]["ring"].as_array().unwrap();
+    assert_eq!((&json["deadlocks"][0]["certainty"], ring.len()), (&"certain".into(), 3), "{json}");
+    let locks = |of: &str| ring.iter().map(|party| party[of]["path"].to_string()).collect::<String>();
+    assert_eq!(locks("holds").replace("/locks/nested/", ""), "\"b\"\"c\"\"a\"");
+    assert_eq!(locks("waits").replace("/locks/nested/", ""), "\"c\"\"a\"\"b\"");
+    let list = home.ok(&["list", "nested"]);
+    assert_eq!(list.matches("deadlock #1").count(), 3, "{list}");
     let doctor = home.says(&["doctor", "nested"], 2);
     names(&doctor, &["!! deadlock: "]);
     let why = home.ok(&["why", "nested/b"]);
@@ -189,7 +197,14 @@ fn a_ring_of_nested_runs(home: &Home) {
     let found = follow(home, &doctor, "deadlocks");
     assert_eq!(found.status.code(), Some(2), "{found:?}");
     let ring = String::from_utf8(found.stdout).unwrap();
-    names(&ring, &["#1  certain: 3 contenders wait for each other in a ring since ", " (step a)\n", " (step b)\n"]);
+    names(
+        &ring,
+        &[
+            "#1  certain: 3 contenders wait for each other in a ring since ",
+            " holds /locks/nested/a since ",
+            " (second)\n",
+        ],
+    );
 
     solve(home, &ring, "revoke /locks/nested/");
     until("it has ended", || home.output(&["deadlocks", "nested"]).status.code() == Some(0));
@@ -201,8 +216,7 @@ fn a_ring_of_nested_runs(home: &Home) {
 /// The holder is killed by a signal that no process can handle. Its session lives for another minute.
 fn a_killed_holder(home: &Home) {
     let mut killed = home.starts("killed/copy", &["--session-timeout", "60s"], SLEEPS);
-    let mut next = home.spawn("killed/copy", &[], "echo in");
-    until("it waits", || home.count("killed/copy") == (1, 1));
+    let mut next = home.waits("killed/copy", &[], "echo in");
     killed.kill();
 
     names(&home.ok(&["list", "killed"]), &["  its process has ended, its session not yet"]);
@@ -248,8 +262,7 @@ fn a_leader_that_flaps(home: &Home) {
     let mut leader = home.starts("flap/leader", &short, SLEEPS);
     // The last one keeps the lock, also on a machine that is busy.
     for timeout in [&short, &short, &long] {
-        let mut next = home.spawn("flap/leader", timeout, SLEEPS);
-        until("it waits", || home.count("flap/leader") == (1, 1));
+        let mut next = home.waits("flap/leader", timeout, SLEEPS);
         leader.signal(Signal::STOP);
         assert_eq!(next.line(), "up");
         leader.signal(Signal::CONT);
@@ -360,6 +373,7 @@ fn an_own_server_that_was_killed_is_named_and_started_again() {
     let pid = home.server().unwrap();
     kill_process(pid, Signal::KILL).unwrap();
     until("it has ended", || !is_alive(pid));
+    assert!(home.state().join("socket").exists(), "it had no time to remove it");
     let look = home.output(&["why", "backup"]);
     assert_eq!(look.status.code(), Some(0), "{look:?}");
     names(&String::from_utf8(look.stderr).unwrap(), &["lockkeeper: the server ended: it was killed"]);
@@ -367,6 +381,8 @@ fn an_own_server_that_was_killed_is_named_and_started_again() {
     assert_eq!(doctor.status.code(), Some(0), "{doctor:?}");
     names(&String::from_utf8(doctor.stdout).unwrap(), &["'s own server  alone  ", "\njobs       1 job\n"]);
     home.ok(&["list"]);
+    assert!(home.server().is_some_and(|now| now != pid));
+    home.ok(&["run", "a", "--", "true"]);
 }
 
 /// The same on Apache's servers, of which one is stopped in the end.

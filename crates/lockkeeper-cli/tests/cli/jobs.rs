@@ -5,8 +5,10 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 use serde_json::Value;
+use zookeeper_client::{Acl, AuthId, Permission};
 
 use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, served, text, until, without_scope};
+use crate::plain::Plain;
 
 /// Returns the records of one job.
 fn job(home: &Home, name: &str) -> Value {
@@ -101,22 +103,23 @@ fn the_rule_says_what_follows_a_failure() {
 }
 
 #[test]
-fn a_person_decides_about_a_run_that_was_kept() {
+fn a_person_decides_about_a_run_that_was_kept_which_stops_the_other_slots_too() {
     let home = Home::new();
-    let args = ["a", "--slot", "1", "--on-failure", "keep"];
-    assert_eq!(run(&home, &args, "exit 3").0, Some(3));
-    let (code, text) = run(&home, &args, "touch ran");
-    assert_eq!(code, Some(82), "{text}");
-    assert!(
-        text.contains("failed with exit status 3") && text.contains("lockkeeper jobs resolve /locks/a --again"),
-        "{text}"
-    );
-    assert!(!home.file("ran").exists());
-    assert_eq!(home.output(&["jobs", "resolve", "a", "--again"]).status.code(), Some(0));
-    assert_eq!(run(&home, &args, "touch ran").0, Some(0));
+    let args = |slot| ["a", "--slot", slot, "--on-failure", "keep"];
+    assert_eq!(run(&home, &args("1"), "exit 3").0, Some(3));
+    for slot in ["1", "2"] {
+        let (code, text) = run(&home, &args(slot), "touch ran");
+        assert!(code == Some(82) && text.contains("/locks/a, slot 1: failed with exit status 3"), "{text}");
+        assert!(text.contains("lockkeeper jobs resolve /locks/a --again"), "{text}");
+    }
+    assert_eq!((job(&home, "a")["state"].as_str(), home.file("ran").exists()), (Some("kept"), false));
+    home.ok(&["jobs", "resolve", "a", "--again"]);
+    assert_eq!(run(&home, &args("1"), "exit 4").0, Some(4));
+    home.ok(&["jobs", "resolve", "a", "--accept"]);
+    assert_eq!(run(&home, &args("2"), "touch ran").0, Some(0));
     assert!(home.file("ran").exists());
     home.failure(&["jobs", "resolve", "a", "--accept"], 1);
-    assert_eq!(home.output(&["jobs", "forget", "a"]).status.code(), Some(0));
+    home.ok(&["jobs", "forget", "a"]);
     home.failure(&["jobs", "forget", "a"], 1);
 }
 
@@ -250,65 +253,35 @@ fn a_slot_that_succeeded_runs_again_when_a_person_says_so() {
     );
 }
 
-#[test]
-fn a_lock_whose_requests_were_only_refused_is_no_job_and_names_the_page_of_its_requests() {
-    let home = Home::new();
-    let _holder = home.holds("taken", &[]);
-    assert_eq!(run(&home, &["taken", "--try"], "true").0, Some(75));
-    let unknown = home.output(&["jobs", "taken"]);
-    let (code, line) = failure(&unknown);
-    assert_eq!(code, Some(1), "{line}");
-    assert!(
-        line.contains("no run of /locks/taken as a job is recorded: 1 request for its lock was refused (on "),
-        "{line}"
-    );
-    let told = String::from_utf8(unknown.stderr).unwrap();
-    assert!(
-        told.contains("  hint: see who asked, and why each was refused: lockkeeper history /locks/taken "),
-        "{told}"
-    );
-}
-
 /// A command that cannot be started is a run that failed, and an attempt without the lock is none.
 #[test]
 fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_not() {
     let home = Home::new();
     let mut holder = home.holds("taken", &[]);
-    assert_eq!(run(&home, &["taken", "--slot", "1", "--try", "--no-history"], "true").0, Some(75));
-    let unknown = home.output(&["jobs", "taken"]);
-    let (code, line) = failure(&unknown);
-    assert!(code == Some(1) && line.contains("no run of /locks/taken as a job is recorded (on "), "{line}");
-    let told = String::from_utf8(unknown.stderr).unwrap();
+    let unknown = |args: &[&str]| {
+        assert_eq!(run(&home, &[&["taken", "--try"], args].concat(), "true").0, Some(75));
+        home.fails(&["jobs", "taken"], 1)
+    };
+    let none = "no run of /locks/taken as a job is recorded";
+    let told = unknown(&["--slot", "1", "--no-history"]);
+    assert!(told.contains(&format!("{none} (on ")), "{told}");
     assert!(
         told.contains("  hint: if it should run, say so: lockkeeper jobs expect /locks/taken --once-per day "),
         "{told}"
     );
-    let state = home.state().display().to_string();
+    let jobs = format!("lockkeeper jobs --config /dev/null --state-dir {}\n", home.state().display());
+    assert!(told.ends_with(&format!("  hint: see which jobs there are: {jobs}")), "{told}");
+    // A request that is recorded has a page.
+    let told = unknown(&[]);
+    assert!(told.contains(&format!("{none}: 1 request for its lock was refused (on ")), "{told}");
     assert!(
-        told.ends_with(&format!(
-            "  hint: see which jobs there are: lockkeeper jobs --config /dev/null --state-dir {state}\n"
-        )),
+        told.contains("  hint: see who asked, and why each was refused: lockkeeper history /locks/taken "),
         "{told}"
     );
     holder.finish();
     assert_eq!(home.output(&["run", "a", "--slot", "1", "--", "no-such-program"]).status.code(), Some(127));
     let shown = home.ok(&["jobs", "a", "--history"]);
     assert!(shown.contains("failed with exit status 127"), "{shown}");
-}
-
-#[test]
-fn a_run_that_was_kept_stops_the_other_slots_too() {
-    let home = Home::new();
-    let args = |slot| ["a", "--slot", slot, "--on-failure", "keep"];
-    assert_eq!(run(&home, &args("1"), "exit 3").0, Some(3));
-    let (code, text) = run(&home, &args("2"), "touch ran");
-    assert_eq!(code, Some(82), "{text}");
-    assert!(text.contains("/locks/a, slot 1: failed") && text.contains("lockkeeper jobs resolve /locks/a"), "{text}");
-    assert!(!home.file("ran").exists());
-    assert_eq!(job(&home, "a")["state"], "kept");
-    assert_eq!(home.output(&["jobs", "resolve", "a", "--accept"]).status.code(), Some(0));
-    assert_eq!(run(&home, &args("2"), "touch ran").0, Some(0));
-    assert!(home.file("ran").exists());
 }
 
 /// The records say nothing of a rule that only the machine that asks has.
@@ -367,8 +340,7 @@ fn the_rule_says_what_follows_a_kill() {
 fn a_waiter_that_is_killed_claims_nothing() {
     let home = Home::new();
     let mut first = home.holds("a", &["--slot", "1"]);
-    let mut waiter = home.spawn("a", &["--slot", "2", "--session-timeout", "2s"], "touch ran");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut waiter = home.waits("a", &["--slot", "2", "--session-timeout", "2s"], "touch ran");
     waiter.kill();
     first.finish();
     assert!(!home.file("ran").exists());
@@ -478,12 +450,9 @@ fn records_that_may_not_be_read_hide_no_other_job_from_monitoring() {
     for name in ["a", "b"] {
         assert_eq!(run(&home, &[name, "--slot", "1"], "exit 0").0, Some(0));
     }
-    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-        use zookeeper_client::{Acl, AuthId, Client, Permission};
-        let client = Client::connect(&served.address).await.unwrap();
-        let nobody = [Acl::new(Permission::ADMIN, AuthId::anyone())];
-        client.set_acl("/lockkeeper/jobs/locks%2Fa", &nobody, None).await.unwrap();
-    });
+    let plain = Plain::connect(&served.address);
+    let nobody = [Acl::new(Permission::ADMIN, AuthId::anyone())];
+    plain.runtime.block_on(plain.client.set_acl("/lockkeeper/jobs/locks%2Fa", &nobody, None)).unwrap();
     let shown = |args: &[&str]| {
         let output = home.output(&[&["jobs"], args].concat());
         (output.status.code(), String::from_utf8(output.stdout).unwrap())

@@ -23,16 +23,6 @@ fn is_kept_out(home: &Home, name: &str, args: &[&str]) -> bool {
     }
 }
 
-/// To agree with holders of permits, it is not enough to leave out the class.
-#[test]
-fn a_class_beside_permits_is_told_of_permits() {
-    let home = Home::new();
-    let holder = holder(&home, "a", &["--permits", "2"]);
-    let told = home.fails(&["run", "a", "--class", "A", "--", "true"], 64);
-    assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
-    let_go(vec![holder]);
-}
-
 /// T-15, T-22, N-27: shared and exclusive holds, each pair in both orders, in every node format.
 #[test]
 fn readers_hold_together_and_with_no_writer() {
@@ -109,8 +99,15 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let line = waiter.told();
     assert!(line.contains(" and 1 more, on ") && line.ends_with(", 3 of 3 permits taken, 2 ahead\n"), "{line}");
     let text = home.ok(&["why", "pool"]);
-    assert!(text.contains("3 of 3 permits taken\n"), "{text}");
+    assert!(text.contains("3 of 3 permits taken\n") && text.contains("ask all holders to release it"), "{text}");
+    assert!(text.contains("  the first holder: its "), "{text}");
+    // Also beside a label that is longer than the others.
+    let columns: Vec<_> = text.lines().filter_map(|line| line.find("lockkeeper ")).collect();
+    assert!(columns.len() > 4 && columns.iter().all(|column| *column == columns[0]), "{text}");
 
+    // To agree with holders of permits, it is not enough to leave out the class.
+    let told = home.fails(&["run", "pool", "--class", "A", "--", "true"], 64);
+    assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
     let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
     let (code, line) = failure(&output);
     let told = String::from_utf8(output.stderr.clone()).unwrap();
@@ -219,8 +216,7 @@ fn numbered_commands_queue_beside_the_path() {
     assert_eq!(holding.line(), "/locks/a0000000000");
     // Another name beside the same parent is another lock.
     assert!(!is_kept_out(&home, "ab", &numbered) && is_kept_out(&home, "a", &numbered));
-    let mut killed = home.spawn("a", &[&numbered[..], &["--session-timeout", "2s"]].concat(), "true");
-    until("the first waits", || home.count("a") == (1, 1));
+    let mut killed = home.waits("a", &[&numbered[..], &["--session-timeout", "2s"]].concat(), "true");
     let mut next = home.spawn("a", &numbered, "echo $LOCKKEEPER_NODE");
     until("the second waits", || home.count("a") == (1, 2));
     killed.kill();

@@ -162,16 +162,6 @@ fn an_emergency_is_recorded_with_its_reason() {
     assert_eq!(first["why"], "the index is corrupt");
 }
 
-/// With an infinite wait, nothing begins at its end.
-#[test]
-fn an_infinite_wait_goes_with_nothing_that_needs_its_end() {
-    let home = Home::new();
-    for idle in [&["--forceful"][..], &["--ask", "1s"]] {
-        let args = [&["run", "a", "--lease", "1m", "--waiting", "infinite"], idle, &["--", "true"]].concat();
-        home.refuses(&args, 64, "has no effect");
-    }
-}
-
 /// H-15: the command outlives its lease until another command asks for the lock, whatever its priority.
 /// H-16: the other one starts when the first has ended.
 #[test]
@@ -329,6 +319,11 @@ fn lease_statistics_are_printed() {
 #[test]
 fn lease_options_need_a_lease() {
     let home = Home::new();
+    // With an infinite wait, nothing begins at its end.
+    for idle in [&["--forceful"][..], &["--ask", "1s"]] {
+        let args = [&["run", "a", "--lease", "1m", "--waiting", "infinite"], idle, &["--", "true"]].concat();
+        home.refuses(&args, 64, "has no effect");
+    }
     for args in [
         &["--priority", "1"][..],
         &["--cleanup", "1s"],

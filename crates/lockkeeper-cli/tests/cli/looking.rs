@@ -3,31 +3,14 @@
 use std::path::Path;
 
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
-use zookeeper_client as zk;
 
 use crate::harness::{Home, Running, Served, text, until};
 use crate::incidents::foreign::{Foreign, Nodes};
+use crate::plain::Plain;
 use crate::terminal::Screen;
 
 fn page() -> String {
     text(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide/look.md"))
-}
-
-/// Returns every node of the servers with its data and its versions.
-fn tree(servers: &str) -> Vec<String> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    runtime.block_on(async {
-        let client = zk::Client::connect(servers).await.unwrap();
-        let (mut tree, mut paths) = (Vec::new(), vec!["/".to_owned()]);
-        while let Some(path) = paths.pop() {
-            let (data, stat) = client.get_data(&path).await.unwrap();
-            tree.push(format!("{path} {data:?} {stat:?}"));
-            let names = client.list_children(&path).await.unwrap();
-            paths.extend(names.iter().map(|name| format!("{}/{name}", path.trim_end_matches('/'))));
-        }
-        tree.sort();
-        tree
-    })
 }
 
 /// A server with so many locks of foreign clients, each with a holder and a waiter.
@@ -65,7 +48,7 @@ fn looking_at_foreign_locks_changes_no_node_and_costs_what_the_page_says() {
     let mut counted: Vec<_> = rows.iter().map(|(command, _)| (command.clone(), [0; 3])).collect();
     for (at, count) in [3, 100].into_iter().enumerate() {
         let (_machine, served, _clients) = foreign_locks(count);
-        let before = tree(&served.address);
+        let before = Plain::connect(&served.address).tree();
         let proxy = Proxy::start_blocking(served.address.parse().unwrap());
         let home = Home::with_servers(&proxy.connect_string());
         for (command, numbers) in &mut counted {
@@ -75,7 +58,7 @@ fn looking_at_foreign_locks_changes_no_node_and_costs_what_the_page_says() {
             assert!(at == 0 || writes == numbers[2], "{command}: {writes} writes and {}", numbers[2]);
             (numbers[at], numbers[2]) = (all, writes);
         }
-        assert_eq!(tree(&served.address), before, "a look has changed a node");
+        assert_eq!(Plain::connect(&served.address).tree(), before, "a look has changed a node");
     }
     assert_eq!(counted, rows);
 }
@@ -83,7 +66,7 @@ fn looking_at_foreign_locks_changes_no_node_and_costs_what_the_page_says() {
 #[test]
 fn observing_foreign_locks_changes_no_node_and_costs_a_read_for_each_contender() {
     let (machine, served, mut clients) = foreign_locks(3);
-    let before = tree(&served.address);
+    let before = Plain::connect(&served.address).tree();
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let home = Home::with_servers(&proxy.connect_string());
     let mut observer = Running::start(&mut home.command(&["observe", "/", "--listen", "127.0.0.1:0"]));
@@ -92,7 +75,7 @@ fn observing_foreign_locks_changes_no_node_and_costs_a_read_for_each_contender()
     // No job ever ran here.
     let looks = |what: &What| matches!(what, What::Reply { op: OpCode::Exists, path: Some(path), .. } if path == "/lockkeeper/jobs");
     until("it waits for the first job", || proxy.records().iter().any(|record| looks(&record.what)));
-    assert_eq!(tree(&served.address), before, "it has changed a node");
+    assert_eq!(Plain::connect(&served.address).tree(), before, "it has changed a node");
 
     let earlier = proxy.counts();
     clients[3].join("import");

@@ -47,6 +47,7 @@ mod nested;
 mod observing;
 mod pictures;
 mod place;
+mod plain;
 mod real_work;
 mod realms;
 mod revoking;

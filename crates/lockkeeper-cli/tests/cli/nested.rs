@@ -59,8 +59,7 @@ fn a_nested_reader_behind_a_writer_that_waits_for_the_outer_one_is_refused() {
     let home = Home::new();
     let script = format!("echo up; read line; exec {BINARY} run r --shared -- true");
     let mut outer = home.starts("r", &["--shared"], &script);
-    let mut writer = home.spawn("r", &["--exclusive"], "echo in");
-    until("the writer waits", || home.count("r") == (1, 1));
+    let mut writer = home.waits("r", &["--exclusive"], "echo in");
     std::io::Write::write_all(outer.child.stdin.as_mut().unwrap(), b"go on\n").unwrap();
     outer.ends(64);
     assert_eq!(writer.line(), "in");

@@ -5,8 +5,10 @@ use std::net::TcpStream;
 
 use rustix::process::Signal;
 use serde_json::Value;
+use zookeeper_client::CreateMode;
 
 use crate::harness::{BINARY, Home, Running, Served, failure, served, text, until};
+use crate::plain::Plain;
 
 struct Observing {
     running: Running,
@@ -114,20 +116,13 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
 /// One shape in JSON, also of a semaphore of Curator's clients. Only the observer knows since when it has seen a contender hold or wait.
 #[test]
 fn an_observer_serves_each_lock_as_show_and_list_print_it() {
-    use zookeeper_client::{Acls, Client, CreateMode};
-
     let (served, home) = served();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let _client = runtime.block_on(async {
-        let client = Client::connect(&served.address).await.unwrap();
-        let of = |mode: CreateMode| mode.with_acls(Acls::anyone_all());
-        for path in ["/locks", "/locks/pool", "/locks/pool/leases", "/locks/pool/locks"] {
-            client.create(path, b"", &of(CreateMode::Persistent)).await.unwrap();
-        }
-        let lease = "/locks/pool/leases/_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-";
-        client.create(lease, b"10.0.0.7", &of(CreateMode::EphemeralSequential)).await.unwrap();
-        client
-    });
+    let plain = Plain::connect(&served.address);
+    for path in ["/locks", "/locks/pool", "/locks/pool/leases", "/locks/pool/locks"] {
+        plain.create(path, "");
+    }
+    let lease = "/locks/pool/leases/_c_0a1b2c3d-4e5f-4a6b-8c7d-9e0f1a2b3c4d-lease-";
+    plain.create_as(CreateMode::EphemeralSequential, lease, "10.0.0.7");
     let observing = Observing::start(&home, &[]);
     let mut holder = home.holds("slow", &["-m", "nightly index"]);
     let mut waiter = home.spawn("slow", &[], "true");
@@ -224,31 +219,6 @@ fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
     until("it is not shown any more", || !observing.get("/").1.contains("/locks/backup --history"));
 }
 
-/// The server ends, and another one begins at its address, without what the first one had.
-#[test]
-fn an_outage_is_said_once_and_counted() {
-    let machine = Home::new();
-    let served = Served::start_to_end(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut observing = Observing::start(&home, &["--journal", "j"]);
-    let address = served.address.clone();
-    drop(served);
-    until("it does not see the tree", || observing.get("/healthz").0 == 503);
-    let again = ["serve", "--memory", "--listen", &address, "--first-zxid", "1000000"];
-    let mut served = Running::start(&mut machine.command(&again));
-    assert_eq!(served.line(), address);
-    until("it sees the tree again", || observing.get("/healthz").0 == 200);
-    assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}"), 1.0);
-    home.ok(&["run", "quick", "--", "true"]);
-    until("the hold is seen", || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/quick\"}") == 1.0);
-    observing.running.signal(Signal::INT);
-    let said = observing.running.ends(0);
-    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
-    assert_eq!([count("is lost"), count("are seen again")], [1, 1], "{said}");
-    let journal = text(&home.file("j/history.jsonl"));
-    assert_eq!(journal.lines().filter(|line| line.contains("\"fact\":\"gap\"")).count(), 1, "{journal}");
-}
-
 /// Each realm is observed, and each has its line and its tree. The commands of the page have the settings with the realms.
 #[test]
 fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
@@ -256,7 +226,7 @@ fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
     let [first, second] = machines.each_ref().map(Served::start_to_end);
     let realms = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{}\"\n", first.address, second.address);
     std::fs::write(home.file("realms.toml"), realms).unwrap();
-    let mut observing = Observing::start(&home, &["--config", "realms.toml"]);
+    let mut observing = Observing::start(&home, &["--config", "realms.toml", "--journal", "j"]);
     let servers = [first.address.clone(), second.address.clone()];
     let mut holders = ["a/x", "b/x"].map(|name| home.spawn(name, &["--config", "realms.toml"], "echo up; cat"));
     assert!(holders.iter_mut().all(|holder| holder.line() == "up"));
@@ -272,8 +242,18 @@ fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
     assert!(holders[0].wait().success());
     let series = "lockkeeper_hold_seconds_count{lock=\"/locks/a/x\"}";
     until("the end of a hold in the other one is seen", || observing.metric(series) == 1.0);
-    observing.running.signal(Signal::TERM);
+    // Another server begins at its address, without what the first one had.
+    let _again = Served::start_with(&machines[1], &servers[1], &["--first-zxid", "1000000"]);
+    until("it sees the tree again", || observing.get("/healthz").0 == 200);
+    assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks/b\",why=\"disconnected\"}"), 1.0);
+    home.ok(&["run", "b/quick", "--config", "realms.toml", "--", "true"]);
+    until("the hold is seen", || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/b/quick\"}") == 1.0);
+    observing.running.signal(Signal::INT);
     let said = observing.running.ends(0);
+    let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
+    assert_eq!([count("is lost"), count("are seen again")], [1, 1], "{said}");
+    let journal = text(&home.file("j/history.jsonl"));
+    assert_eq!(journal.matches("\"fact\":\"gap\"").count(), 1, "{journal}");
     for (root, servers) in [("/locks/a", &servers[0]), ("/locks/b", &servers[1])] {
         assert!(said.contains(&format!("observing {root} on {servers}: ")), "{said}");
     }

@@ -37,20 +37,6 @@ fn servers_of(state: &Path) -> Vec<i32> {
 }
 
 #[test]
-fn the_server_belongs_to_no_terminal_and_no_directory() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--", "true"]);
-    let pid = home.server().unwrap();
-    let proc = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
-    assert_eq!(rustix::process::getsid(Some(pid)).unwrap(), pid);
-    assert_eq!(std::fs::read_link(proc.join("cwd")).unwrap(), Path::new("/"));
-    assert_eq!(std::fs::read_to_string(proc.join("comm")).unwrap(), "lockkeeper\n");
-    assert_eq!(std::fs::read_link(proc.join("fd/0")).unwrap(), Path::new("/dev/null"));
-    assert_eq!(std::fs::read_link(proc.join("fd/1")).unwrap(), Path::new("/dev/null"));
-    assert_eq!(std::fs::read_link(proc.join("fd/2")).unwrap(), home.state().join("server.log"));
-}
-
-#[test]
 fn the_state_directory_is_this_users_alone() {
     let home = Home::new();
     home.ok(&["run", "a", "--", "true"]);
@@ -109,18 +95,6 @@ fn a_server_in_use_does_not_end() {
     running.finish();
 }
 
-#[test]
-fn a_killed_server_is_replaced() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--", "true"]);
-    let killed = home.server().unwrap();
-    rustix::process::kill_process(killed, Signal::KILL).unwrap();
-    until("it is gone", || !is_alive(killed));
-    assert!(home.state().join("socket").exists(), "it had no time to remove it");
-    home.ok(&["run", "a", "--", "true"]);
-    assert!(home.server().is_some_and(|now| now != killed));
-}
-
 /// No running server is another answer than a lock without holders.
 #[test]
 fn queries_start_no_server_where_none_has_data_and_the_ended_one_where_it_has() {
@@ -173,8 +147,7 @@ impl Busy {
         let home = Home::new();
         let mut holder = home.spawn("a", &[], "echo holds; cat");
         assert_eq!(holder.line(), "holds");
-        let waiter = home.spawn("a", &[], "echo granted");
-        until("one waits", || home.count("a") == (1, 1));
+        let waiter = home.waits("a", &[], "echo granted");
         let server = home.server().unwrap();
         let token = home.show("a")["holders"][0]["token"].clone();
         Busy { home, holder, waiter, server, token }
@@ -214,8 +187,7 @@ fn a_program_and_a_command_share_this_users_own_server() {
         let guard = keeper.mutex("/locks/a").acquire().await.unwrap();
         (keeper, guard)
     });
-    let mut waiter = home.spawn("a", &[], "echo granted");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut waiter = home.waits("a", &[], "echo granted");
     runtime.block_on(async {
         guard.release().await.unwrap();
         keeper.close().await;
@@ -224,18 +196,6 @@ fn a_program_and_a_command_share_this_users_own_server() {
     let (code, text) = waiter.end();
     assert_eq!((code, waiter.line().as_str()), (Some(0), "granted"), "{text}");
     home.ok(&["run", "a", "--try", "--", "true"]);
-}
-
-/// Without sessions the server stays ended until the next command that uses its data.
-#[test]
-fn an_unused_server_stays_ended() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--", "true"]);
-    let server = home.server().unwrap();
-    rustix::process::kill_process(server, Signal::TERM).unwrap();
-    until("it is gone", || !is_alive(server));
-    assert_eq!(home.output(&["server", "status"]).status.code(), Some(69));
-    assert_eq!(home.server(), None);
 }
 
 /// A name, a change of the state directory, and the expected message.
@@ -338,16 +298,6 @@ fn a_disk_that_becomes_full_behind_a_running_server_is_named() {
 fn data(state: &Path, file: &str, text: &str) {
     std::fs::create_dir_all(state.join("data")).unwrap();
     std::fs::write(state.join("data").join(file), text).unwrap();
-}
-
-#[test]
-fn without_a_home_directory_the_way_out_is_said() {
-    let home = Home::new();
-    let mut command = home.command(&["run", "a", "--", "true"]);
-    let output = command.env_remove("LOCKKEEPER_STATE_DIR").env_remove("HOME").env_remove("XDG_STATE_HOME").output();
-    let (code, line) = failure(&output.unwrap());
-    assert_eq!(code, Some(70));
-    assert!(line.contains("HOME is not set"), "{line}");
 }
 
 #[test]

@@ -4,9 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use zookeeper_client::{Acls, Client, CreateMode};
-
 use crate::harness::{Home, Running, Served, failure};
+use crate::plain::Plain;
 
 /// H-70: each command uses the ensemble of its lock, and fails without a realm.
 #[test]
@@ -156,9 +155,9 @@ fn jobs_of_all_realms_are_shown_and_checked() {
     }
 }
 
-/// The realm is named with its reason, and the others are shown.
+/// The realm is named with its reason, and the others are shown. `why` and `show` of another realm's locks know nothing of it.
 #[test]
-fn a_realm_that_does_not_answer_is_named() {
+fn a_realm_that_does_not_answer_is_named_and_why_asks_the_realm_of_its_lock_alone() {
     let two = Two::new("/", "\"/locks/gone\" = \"127.0.0.1:1\"\n");
     assert_eq!(two.output(&["run", "b", "--slot", "1", "--", "true"]).status.code(), Some(0));
     let _holder = two.home.holds("search/a", &["--config", "realms.toml"]);
@@ -182,13 +181,6 @@ fn a_realm_that_does_not_answer_is_named() {
         assert!(shown.contains(has), "{verb:?}: {output:?}");
         assert!(said.contains("127.0.0.1:1 (realm /locks/gone) is left out: "), "{verb:?}: {said}");
     }
-}
-
-/// The realm that does not answer is that of its own locks only: `why` and `show` of another realm's locks know nothing of it.
-#[test]
-fn why_asks_the_realm_of_its_lock_alone() {
-    let two = Two::new("/", "\"/locks/gone\" = \"127.0.0.1:1\"\n");
-    let _holder = two.home.holds("search/a", &["--config", "realms.toml"]);
     for verb in ["why", "show"] {
         let output = two.output(&[verb, "search/a"]);
         let (shown, said) = printed(&output);
@@ -237,13 +229,11 @@ fn commands_about_whole_servers_want_the_servers_by_name() {
 /// A server with Helix's routing data in a chroot.
 struct Directory {
     served: Served,
-    _home: Home,
 }
 
 impl Directory {
     fn new(realms: &[(&str, &str)]) -> Self {
-        let home = Home::new();
-        let directory = Directory { served: Served::start(&home), _home: home };
+        let directory = Directory { served: Served::start(&Home::new()) };
         directory.create("/helix", "");
         if !realms.is_empty() {
             directory.create("/helix/METADATA_STORE_ROUTING_DATA", "");
@@ -256,11 +246,7 @@ impl Directory {
     }
 
     fn create(&self, path: &str, data: &str) {
-        tokio::runtime::Runtime::new().unwrap().block_on(async {
-            let client = Client::connect(&self.served.address).await.unwrap();
-            let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-            client.create(path, data.as_bytes(), &options).await.unwrap();
-        });
+        Plain::connect(&self.served.address).create(path, data);
     }
 
     fn servers(&self) -> String {

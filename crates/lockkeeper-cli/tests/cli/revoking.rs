@@ -1,15 +1,9 @@
 //! Revoke: the signal to the command, the answer to the asker, and no force.
 
-use std::process::Output;
-
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use serde_json::Value;
 
-use crate::harness::{Home, Running, failure, is_alive, served, until};
-
-fn stderr(output: &Output) -> String {
-    String::from_utf8(output.stderr.clone()).unwrap()
-}
+use crate::harness::{Home, Running, is_alive, served, stderr, until};
 
 /// T-27: for every kind the holder's command gets the signal within a second, and its end ends the hold.
 #[test]
@@ -42,18 +36,6 @@ fn a_request_signals_the_command_within_a_second_whatever_the_kind() {
         assert!(told.saturating_sub(asked) < 1000, "{kind:?}: {} ms", told - asked);
         assert_eq!(home.count(&name), (0, 0));
     }
-}
-
-#[test]
-fn a_request_without_a_reason_shows_none_and_one_to_no_contender_names_the_node() {
-    let home = Home::new();
-    let mut holder = home.starts("a", &[], "echo up; exec sleep 1000");
-    let missing = home.output(&["revoke", "a", "--node", "b"]);
-    let (code, line) = failure(&missing);
-    assert!(code == Some(1) && line.contains("node b is not a contender of /locks/a"), "{code:?} {line}");
-    home.ok(&["revoke", "a", "--reason", " "]);
-    let (_, text) = holder.end();
-    assert!(text.contains(" asks for /locks/a: SIGTERM sent to the command"), "{text}");
 }
 
 /// Someone who wants one permit would otherwise end all holders without knowing it.
@@ -153,22 +135,6 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
     }
 }
 
-/// Its process is gone, and what is left of the hold lasts until the lock delay is over.
-#[test]
-fn an_abandoned_hold_is_not_said_to_release() {
-    let (_served, home) = served();
-    let mut holder = home.starts("a", &["--lock-delay", "10m", "--session-timeout", "1s"], "echo up; exec sleep 1000");
-    holder.kill();
-    // A waiter replaces the node by one that lasts for the delay.
-    let _waiter = home.spawn("a", &[], "true");
-    until("the hold is abandoned", || home.show("a")["holders"][0]["abandoned"] == true);
-    let output = home.output(&["revoke", "a", "--wait", "100ms"]);
-    let text = stderr(&output);
-    assert_eq!(output.status.code(), Some(75), "{text}");
-    assert!(text.contains(" cannot release /locks/a: no process holds it") && !text.contains("asked "), "{text}");
-    assert!(text.contains("; to remove it: lockkeeper break /locks/a "), "{text}");
-}
-
 /// T-25: the command chooses the time: it finishes its step, and then the lock is free.
 #[test]
 fn the_signal_can_be_chosen() {
@@ -238,8 +204,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
 fn a_waiter_withdraws() {
     let home = Home::new();
     let mut holder = home.holds("a", &[]);
-    let mut waiter = home.spawn("a", &[], "touch ran");
-    until("it waits", || home.count("a") == (1, 1));
+    let mut waiter = home.waits("a", &[], "touch ran");
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
     let output = home.output(&["revoke", "a", "--node", &node, "-r", "not today", "--wait", "30s", "--json"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -290,10 +255,13 @@ fn a_lock_without_holders_has_no_contender_to_ask() {
     home.ok(&["run", "a", "--", "true"]);
     let line = home.failure(&["revoke", "a"], 1);
     assert!(line.starts_with("no contender holds /locks/a (on "), "{line}");
-    let mut holder = home.holds("a", &[]);
-    home.failure(&["revoke", "a", "--node", "other"], 1);
+    let mut holder = home.starts("a", &[], "echo up; exec sleep 1000");
+    home.refuses(&["revoke", "a", "--node", "other"], 1, "node other is not a contender of /locks/a");
     assert_eq!(home.show("a")["holders"][0]["revocation"], Value::Null);
-    holder.finish();
+    // A reason that says nothing is none.
+    home.ok(&["revoke", "a", "--reason", " "]);
+    let text = holder.end().1;
+    assert!(text.contains(" asks for /locks/a: SIGTERM sent to the command"), "{text}");
 }
 
 /// The later reason replaces the first; the command gets one signal.

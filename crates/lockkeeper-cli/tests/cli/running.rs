@@ -174,17 +174,3 @@ fn killing_lockkeeper_kills_the_whole_group() {
     running.kill();
     until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
 }
-
-#[test]
-fn json_notes_are_lines_on_standard_error() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &["--message", "the first"]);
-    let text = home.fails(&["run", "a", "--json", "--wait", "3s", "--", "true"], 75);
-    let events: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(events[0]["event"], "waiting", "{text}");
-    assert_eq!(events[0]["ahead"], 1);
-    assert_eq!(events[0]["lock"]["holders"][0]["message"], "the first");
-    assert_eq!(events[1]["event"], "error");
-    assert_eq!(events[1]["exit_code"], 75);
-    holder.finish();
-}

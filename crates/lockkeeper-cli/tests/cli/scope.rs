@@ -40,34 +40,28 @@ fn every_answer_names_this_users_own_server() {
         let (_, line) = failure(&home.output(refused));
         assert!(line.contains(&format!("on {own}")), "{refused:?}: {line}");
     }
-    holder.finish();
-}
-
-#[test]
-fn a_waiting_run_names_this_users_own_server() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
-    let own = own_server();
     let mut waiter = home.spawn("a", &["--wait", "60s"], "true");
     let line = waiter.told();
     assert!(line.contains("waiting for /locks/a: held by ") && line.contains(&format!(", on {own}")), "{line}");
-    holder.close_stdin();
-    assert!(waiter.wait().success());
+    holder.finish();
+    waiter.ends(0);
 }
 
 #[test]
 fn the_json_events_of_run_have_a_scope() {
     let home = Home::new();
-    let mut holder = home.starts("a", &["--json"], "echo up; exec sleep 1000");
+    let mut holder = home.starts("a", &["--json", "--message", "the first"], "echo up; exec sleep 1000");
     let mut waiter = home.spawn("a", &["--json"], "true");
     let mut events = waiter.told();
-    events.push_str(&String::from_utf8(home.output(&["run", "a", "--json", "--try", "--", "true"]).stderr).unwrap());
+    events += &home.fails(&["run", "a", "--json", "--try", "--", "true"], 75);
     home.ok(&["revoke", "a"]);
-    events.push_str(&holder.end().1);
-    assert!(waiter.wait().success());
+    events += &holder.end().1;
+    waiter.ends(0);
     let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let kinds: Vec<_> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["waiting", "error", "asked"]);
+    let waiting = (&events[0]["ahead"], &events[0]["lock"]["holders"][0]["message"]);
+    assert_eq!((waiting, &events[1]["exit_code"]), ((&1.into(), &"the first".into()), &75.into()), "{events:?}");
     for event in events {
         let scope = &event["scope"];
         assert_eq!((&scope["kind"], &scope["name"]), (&"own".into(), &own_server().into()), "{event}");

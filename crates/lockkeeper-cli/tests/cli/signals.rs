@@ -4,7 +4,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::{Home, Running, Served, is_alive, served, until, until_it_is};
+use crate::harness::{Home, Running, Served, is_alive, until, until_it_is};
 
 const ALL: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
@@ -13,8 +13,7 @@ fn case_46_a_signal_while_waiting_leaves_the_queue() {
     let home = Home::new();
     let mut holder = home.holds("a", &[]);
     for signal in ALL {
-        let mut waiter = home.spawn("a", &[], "touch ran");
-        until("it waits", || home.count("a") == (1, 1));
+        let mut waiter = home.waits("a", &[], "touch ran");
         waiter.signal(signal);
         assert_eq!(waiter.wait().code(), Some(128 + signal.as_raw()), "{signal:?}");
         // It ends after the confirmed delete, so no wait is needed.
@@ -121,30 +120,6 @@ fn case_46_a_signal_while_releasing_changes_nothing() {
         assert_eq!(running.wait().code(), Some(7), "{signal:?}");
         assert_eq!(home.count("a"), (0, 0), "{signal:?}");
     }
-}
-
-#[test]
-fn case_46_an_unconfirmed_release_is_bounded_and_reported() {
-    let (served, home) = served();
-    let mut running = home.starts("a", &["--session-timeout", "40s"], "echo up; read end; exit 7");
-    served.running.signal(Signal::STOP);
-    running.close_stdin();
-    let text = running.ends(7);
-    // The servers count a session's time only while they run, and end it at one of their ticks.
-    let told = "was not confirmed; it is free when the session ends, about 40 s after a server answers again";
-    assert!(text.contains(told), "{text}");
-    served.running.signal(Signal::CONT);
-}
-
-#[test]
-fn case_46_a_stopped_command_says_when_its_lock_is_free() {
-    let (served, home) = served();
-    let mut running = home.starts("a", &["--session-timeout", "10s"], "echo up; exec sleep 1000");
-    served.running.signal(Signal::STOP);
-    let text = running.ends(76);
-    assert!(text.contains("stopping the command"), "{text}");
-    assert!(text.contains("was not confirmed; it is free when the session ends"), "{text}");
-    served.running.signal(Signal::CONT);
 }
 
 #[test]

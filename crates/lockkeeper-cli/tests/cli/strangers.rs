@@ -405,6 +405,9 @@ fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
     let server = home.server().unwrap();
     rustix::process::kill_process(server, Signal::TERM).unwrap();
     until("it is gone", || !is_alive(server));
+    // Without sessions it stays ended until the next command that uses its data.
+    assert_eq!(home.output(&["server", "status"]).status.code(), Some(69));
+    assert_eq!(home.server(), None);
     let data = home.state().join("data");
     let mut serving =
         Running::start(&mut home.command(&["serve", "--data", data.to_str().unwrap(), "--listen", "127.0.0.1:0"]));

@@ -115,8 +115,10 @@ fn a_reader_that_has_seen_enough_is_no_error() {
     for args in [
         &["list"][..],
         &["list", "--json"],
+        &["list", "/locks"],
         &["show", "a"],
         &["why", "a"],
+        &["run", "--help"],
         &["config"],
         &["admin", "epoch"],
         &["--help"],

@@ -176,8 +176,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
 fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
     let home = Home::new();
     let mut holder = home.holds("nightly", &["-m", "nightly index"]);
-    let _next = home.spawn("nightly", &[], "cat");
-    until("it waits", || home.count("nightly") == (1, 1));
+    let _next = home.waits("nightly", &[], "cat");
     for columns in [40, 60, 80] {
         let args = ["run", "nightly", "--wait", "8s", "--", "true"];
         let mut screen = Screen::with_columns(columns, &home, BINARY, &args);
@@ -345,8 +344,7 @@ fn ctrl_z_stops_a_former_leader_that_stands_by_again() {
     screen.expect("ready> ");
     screen.press(b"$lockkeeper lead e -- sh -c 'echo leads $LOCKKEEPER_PATH; exec sleep 1000'\n");
     screen.expect("leads /locks/e");
-    let mut next = home.spawn("e", &[], "echo in; cat");
-    until("the next one waits", || home.count("e") == (1, 1));
+    let mut next = home.waits("e", &[], "echo in; cat");
     home.ok(&["revoke", "e"]);
     assert_eq!(next.line(), "in");
     until("the former leader stands by", || home.count("e") == (1, 1));

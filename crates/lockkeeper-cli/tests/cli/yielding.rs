@@ -24,8 +24,7 @@ fn a_command_of_the_foreground_gets_the_lock_in_2_s_and_the_background_goes_on_a
     let home = Home::new();
     let mut bulk = home.spawn("a", &YIELDS, STEPS);
     let token = started(&mut bulk);
-    let mut other = home.spawn("a", &["--background"], "echo other");
-    until("the other background waits", || home.count("a") == (1, 1));
+    let mut other = home.waits("a", &["--background"], "echo other");
     let saved = home.output(&["run", "a", "--foreground", "--wait", "2s", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
     assert!(saved.status.success(), "{saved:?}");
     let between: u64 = String::from_utf8(saved.stdout).unwrap().trim().parse().unwrap();

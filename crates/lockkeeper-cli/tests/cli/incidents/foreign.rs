@@ -1,7 +1,8 @@
 //! Clients that know nothing of Lockkeeper, in the queues of its locks: their nodes, or their programs.
 
-use tokio::runtime::Runtime;
-use zookeeper_client::{Acls, Client, CreateMode};
+use zookeeper_client::{Acls, CreateMode};
+
+use crate::plain::Plain;
 
 /// One client, in one process.
 pub(crate) trait Foreign {
@@ -14,17 +15,14 @@ pub(crate) trait Foreign {
 
 /// A client that is only a session.
 pub(crate) struct Nodes {
-    runtime: Runtime,
-    client: Client,
+    plain: Plain,
     format: &'static str,
     joined: Vec<String>,
 }
 
 impl Nodes {
     pub(crate) fn connect(servers: &str, format: &'static str) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let client = runtime.block_on(Client::connect(servers)).unwrap();
-        Nodes { runtime, client, format, joined: Vec::new() }
+        Nodes { plain: Plain::connect(servers), format, joined: Vec::new() }
     }
 
     /// Creates the node of a lock, and those above it.
@@ -34,7 +32,7 @@ impl Nodes {
             path = if part.is_empty() { path } else { format!("{path}/{part}") };
             let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
             // It may be there.
-            _ = self.runtime.block_on(self.client.create(&path, b"", &options));
+            _ = self.plain.runtime.block_on(self.plain.client.create(&path, b"", &options));
         }
     }
 
@@ -42,8 +40,7 @@ impl Nodes {
     pub(crate) fn leave_behind(&self, name: &str) -> String {
         self.lock(name);
         let path = format!("/locks/{name}/{}0000000000", self.start());
-        let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
-        self.runtime.block_on(self.client.create(&path, b"", &options)).unwrap();
+        self.plain.create(&path, "");
         path
     }
 
@@ -64,15 +61,11 @@ impl Foreign for Nodes {
     fn join(&mut self, name: &str) {
         self.lock(name);
         let start = format!("/locks/{name}/{}", self.start());
-        let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
-        let (_, sequence) = self.runtime.block_on(self.client.create(&start, b"10.0.3.7", &options)).unwrap();
-        self.joined.push(format!("{start}{sequence}"));
+        self.joined.push(self.plain.create_as(CreateMode::EphemeralSequential, &start, "10.0.3.7"));
     }
 
     fn leave(&mut self) {
-        for path in self.joined.drain(..) {
-            self.runtime.block_on(self.client.delete(&path, None)).unwrap();
-        }
+        self.joined.drain(..).for_each(|path| self.plain.delete(&path));
     }
 }
 
