@@ -114,24 +114,6 @@ fn a_dead_letter_that_waits_is_a_notice() {
     );
 }
 
-/// A holder that was asked to release and does not, and one whose process was killed.
-#[test]
-fn a_holder_that_was_asked_and_one_whose_process_has_ended_are_notices() {
-    let home = Home::new();
-    let mut asked = home.spawn("asked", &["--on-revoke", "ignore"], "echo up; cat");
-    let mut killed = home.spawn("killed", &["--session-timeout", "60s"], "echo up; cat");
-    assert_eq!((asked.line(), killed.line()), ("up".to_owned(), "up".to_owned()));
-    home.ok(&["revoke", "asked", "--reason", "deploying"]);
-    killed.kill();
-    until("both are found", || doctor(&home, &[]).1.len() == 2);
-    let (code, found) = doctor(&home, &[]);
-    assert_eq!(code, 1, "{found:?}");
-    assert!(found[0].starts_with("locks notice /locks/asked: ") && found[0].contains("asked to release"), "{found:?}");
-    assert!(found[1].starts_with("locks notice /locks/killed: the process of "), "{found:?}");
-    let said = stdout(&home.output(&["doctor"]));
-    assert!(said.contains("  lockkeeper break /locks/killed --node /locks/killed/_c_"), "{said}");
-}
-
 /// A holder that was killed: its lock delay keeps the waiter out. An owner of a lease that was killed: no session ends its hold. And an
 /// owner whose lease another one wants.
 #[test]

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::process::{Command, Output, Stdio};
 
 use crate::harness::{BINARY, Home, Served, failure, until};
@@ -168,68 +167,6 @@ fn contents_that_were_generated_beside_the_file_are_not_lost() {
     assert!(fence(&home, "report --token 5 -- cat < report").status.success());
 }
 
-/// `for f in data*` names the marks too.
-#[test]
-fn the_mark_of_a_gate_is_not_replaced() {
-    let home = Home::new();
-    fs::write(home.file("input"), "new").unwrap();
-    assert!(fence(&home, "data --token 200 < input").status.success());
-    for args in ["data.fence --token 300 < input", "data.fence --token 300 -- true", "data.fence --show"] {
-        let (code, line) = failure(&fence(&home, args));
-        assert!(code == Some(70) && line.contains("data.fence is a name for the mark"), "{args}: {code:?}, {line}");
-    }
-    assert_eq!(failure(&fence(&home, "data --token 100 < input")).0, Some(76));
-    assert!(!home.file("data.fence.fence").exists());
-}
-
-/// Root may rename a file over a device: `/dev/full` was a plain file afterwards.
-#[test]
-fn a_device_is_not_replaced() {
-    let home = Home::new();
-    let made = Command::new("mknod").arg(home.file("full")).args(["c", "1", "7"]).output().unwrap();
-    if !made.status.success() {
-        eprintln!("NOT TESTED: a device, which only root may make: {}", String::from_utf8_lossy(&made.stderr));
-        return;
-    }
-    let (code, line) = failure(&fence(&home, "full --token 5"));
-    assert!(code == Some(70) && line.contains("full is a device"), "{code:?}, {line}");
-    assert!(home.file("full").metadata().unwrap().file_type().is_char_device() && !home.file("full.fence").exists());
-}
-
-/// Two users share a directory that both may write: what one plants there leads the other one nowhere.
-#[test]
-fn a_neighbour_in_the_directory_can_neither_close_the_gate_nor_redirect_the_file() {
-    let home = Home::new();
-    let at = |name: &str| home.file(name);
-    fs::write(at("victim"), "victim").unwrap();
-    fs::create_dir(at("shared")).unwrap();
-    for (name, mode) in [("", 0o755), ("shared", 0o777), ("victim", 0o600)] {
-        fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
-    }
-    assert!(fence(&home, "shared/report --token 5 -- true").status.success());
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("NOT TESTED: what another user can do, because only root may become one");
-        return;
-    }
-    let neighbour = |script: &str| {
-        let ids = ["--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script];
-        Command::new("setpriv").args(ids).current_dir(at("shared")).output().unwrap()
-    };
-    let locked = neighbour("exec 9< report.fence");
-    assert!(!locked.status.success(), "another user can open the mark, and lock it: {locked:?}");
-    let planted = neighbour("ln -s ../victim report.new && ln -s ../victim other && ln -s ../victim third.fence");
-    assert!(planted.status.success(), "{planted:?}");
-    fs::write(at("input"), "contents").unwrap();
-    assert!(fence(&home, "shared/report --token 5 < input").status.success());
-    for name in ["other", "third"] {
-        let (code, line) = failure(&fence(&home, &format!("shared/{name} --token 5 < input")));
-        assert!(code == Some(70) && line.contains("is a symbolic link"), "{code:?}, {line}");
-    }
-    assert_eq!(fs::read_to_string(at("victim")).unwrap(), "victim");
-    assert_eq!(at("victim").metadata().unwrap().mode() & 0o777, 0o600);
-    assert_eq!(fs::read_to_string(at("shared/report")).unwrap(), "contents");
-}
-
 #[test]
 fn a_wait_for_the_gate_ends_with_75() {
     let home = Home::new();
@@ -279,26 +216,6 @@ fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason()
     );
     assert_eq!(failure(&fence(&home, "dir --token 7 -- touch ran")).0, Some(76));
     assert!(fence(&home, "dir --token 8 -- true").status.success() && !home.file("ran").exists());
-}
-
-/// Between two tokens, its owner could lower the mark. Only root can make the files of another user for this test.
-#[test]
-fn a_mark_of_a_user_who_does_not_own_the_file_is_refused() {
-    const STRANGER: u32 = 54321;
-    if !rustix::process::geteuid().is_root() {
-        return;
-    }
-    let home = Home::new();
-    let (file, mark) = (home.file("report"), home.file("report.fence"));
-    let fence = |token: &str| home.output(&["fence", "report", "--token", token, "--", "true"]);
-    fs::write(&file, "old").unwrap();
-    assert!(fence("5").status.success());
-    std::os::unix::fs::chown(&mark, Some(STRANGER), None).unwrap();
-    let (code, line) = failure(&fence("6"));
-    assert_eq!(code, Some(70), "{line}");
-    assert!(line.contains(&format!("report.fence belongs to user {STRANGER}, who could lower its mark")), "{line}");
-    std::os::unix::fs::chown(&file, Some(STRANGER), None).unwrap();
-    assert!(fence("6").status.success());
 }
 
 /// No epoch is above it, so the advice for a rebuilt ensemble could not work.

@@ -274,16 +274,19 @@ impl Lease {
     }
 
     /// The requestor has the lock, and the owner has ended with this status.
-    fn passes(&mut self, status: i32, event: &str) {
+    fn passes(&mut self, status: i32, event: &str) -> String {
         let requestor = self.requestor.as_mut().unwrap();
         assert_eq!(requestor.line(), "runs");
-        self.owner.ends(status);
+        let said = self.owner.ends(status);
         self.states = [State::Ended(format!("ends with status {status}")), State::Holds("holds".to_owned())];
         assert_ne!(self.record()["owner"], "batch");
         self.row(event);
+        said
     }
 }
 
+/// H-15: the command outlives its lease until another command asks for the lock, whatever its priority.
+/// H-16: the other one starts when the first has ended.
 #[test]
 fn the_picture_of_priorities_shows_what_the_three_timeouts_decide() {
     let (cleanup, urgent) = (["--lease", "1h", "--cleanup", "1h"], "urgent, priority 5");
@@ -325,6 +328,7 @@ fn the_picture_of_priorities_shows_what_the_three_timeouts_decide() {
     fourth.row("The lease is over, and nobody asks: batch keeps the lock");
     fourth.asks(&["--id", "report"], "", "report asks, with a lower priority");
     fourth.owner.close_stdin();
-    fourth.passes(76, "batch ends: the lock passes to report");
+    let said = fourth.passes(76, "batch ends: the lock passes to report");
+    assert!(said.contains("its lease is over") && said.contains("SIGTERM"), "{said}");
     compare("priorities", &[first.chart, second.chart, third.chart, fourth.chart]);
 }

@@ -90,26 +90,6 @@ fn a_refused_try_is_counted_and_names_the_holder() {
     );
 }
 
-/// Nobody writes for a process that is killed. Its successor has seen it.
-#[test]
-fn a_killed_holder_is_known_from_its_successor() {
-    let home = Home::new();
-    let mut holder = home.spawn("a", &["--session-timeout", "4s"], "echo; exec sleep 1000");
-    holder.line();
-    let mut next = Running::start(home.command(&["run", "a", "--", "true"]).stderr(Stdio::piped()));
-    // The line about the wait says that it has seen the holder.
-    let line = next.told();
-    assert!(line.contains("waiting for /locks/a: held by "), "{line}");
-    holder.signal(Signal::KILL);
-    next.ends(0);
-    let entries = entries(&home, "a");
-    assert_eq!(
-        fields(&entries, ["entry", "end", "loss"])[0],
-        values(["hold".into(), "unrecorded".into(), Value::Null])
-    );
-    assert_eq!(entries[0]["owner"]["pid"], holder.pid().as_raw_nonzero().get());
-}
-
 /// Last night's question: why did the job not run?
 #[test]
 fn why_explains_a_moment_that_is_over() {
@@ -137,18 +117,6 @@ fn why_explains_a_moment_that_is_over() {
     assert_eq!(document["around"].as_array().unwrap().len(), 2);
     let output = home.output(&["why", "a", "--at", "soon"]);
     assert_eq!(output.status.code(), Some(64));
-}
-
-#[test]
-fn a_revoked_hold_names_who_asked() {
-    let home = Home::new();
-    let mut holder = home.spawn("a", &[], "echo; exec sleep 1000");
-    holder.line();
-    home.ok(&["revoke", "a", "--reason", "rebalance", "--wait", "60s"]);
-    holder.end();
-    let entries = entries(&home, "a");
-    assert_eq!(entries[0]["end"], "revoked");
-    assert!(entries[0]["why"].as_str().unwrap().ends_with(": rebalance"), "{entries:?}");
 }
 
 /// The record waits in the state directory.

@@ -158,11 +158,14 @@ fn serve_refuses_what_it_cannot_do() {
     let home = Home::new();
     let served = Served::start(&home);
     let file = home.file("file");
-    std::fs::write(&file, "x").unwrap();
+    home.secret("file", "x");
     let foreign = home.file("foreign");
     std::fs::create_dir(&foreign).unwrap();
     std::fs::write(foreign.join("notes"), "x").unwrap();
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["--listen", "127.0.0.1:0", "--memory", "--tls-cert", "file"], 64, "--tls-key"),
+        (&["--listen", "127.0.0.1:0", "--memory", "--tls-cert", "file", "--tls-key", "file"], 70, "key cannot be read"),
+        (&["--listen", "127.0.0.1:0", "--memory", "--tls-cert", "file", "--tls-key", "/nowhere"], 64, "/nowhere"),
         (&["--listen", &served.address, "--memory"], 70, "is in use"),
         (&["--listen", "0.0.0.0:0", "--memory"], 64, "is reachable from other machines"),
         (&["--listen", "nowhere", "--memory"], 64, "invalid value 'nowhere'"),

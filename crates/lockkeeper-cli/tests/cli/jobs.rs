@@ -1,7 +1,7 @@
 //! Jobs: `run` with a slot, and `jobs`.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -20,10 +20,6 @@ fn job(home: &Home, name: &str) -> Value {
 fn run(home: &Home, args: &[&str], script: &str) -> (Option<i32>, String) {
     let output = home.output(&[&["run"], args, &["--", "sh", "-c", script]].concat());
     (output.status.code(), without_scope(&output))
-}
-
-fn lines(home: &Home, file: &str) -> usize {
-    std::fs::read_to_string(home.file(file)).unwrap_or_default().lines().count()
 }
 
 #[test]
@@ -49,57 +45,6 @@ fn show_says_when_the_lock_of_a_job_was_last_held_and_by_whom() {
     let shown = home.json(&["show", "a", "--json"]);
     assert_eq!(shown["last_run"]["slot"], job(&home, "a")["runs"][0]["slot"], "{shown}");
     assert!(shown["last_run"]["by"]["pid"].is_u64(), "{shown}");
-}
-
-/// Every line would be mail.
-#[test]
-fn a_slot_that_is_done_is_no_message_for_cron() {
-    let home = Home::new();
-    for _ in 0..2 {
-        assert_eq!(run(&home, &["a", "--slot", "1"], "echo x >> ran"), (Some(0), String::new()));
-    }
-    assert_eq!(lines(&home, "ran"), 1);
-    assert_eq!(run(&home, &["a", "--slot", "2"], "echo x >> ran"), (Some(0), String::new()));
-    assert_eq!(lines(&home, "ran"), 2);
-}
-
-/// D-01: cron sets almost no variables, and no terminal.
-#[test]
-fn a_job_runs_in_the_environment_of_cron() {
-    let home = Home::new();
-    for expected in ["ran\n", ""] {
-        let mut cron = Command::new("env");
-        let state = home.state();
-        let line = format!("{BINARY} run a --slot 1 --state-dir {} --config /dev/null -- echo ran", state.display());
-        cron.args([
-            "-i",
-            "HOME=/nonexistent",
-            "PATH=/usr/bin:/bin",
-            "SHELL=/bin/sh",
-            "LOGNAME=nobody",
-            "/bin/sh",
-            "-c",
-        ]);
-        let output = cron.arg(line).stdin(Stdio::null()).output().unwrap();
-        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected);
-    }
-}
-
-#[test]
-fn the_rule_says_what_follows_a_failure() {
-    let home = Home::new();
-    for (rule, runs, code) in [("next", 1, 0), ("retry:1", 2, 0), ("retry", 3, 3), ("keep", 1, 82)] {
-        let args = [rule, "--slot", "1", "--on-failure", rule];
-        let file = format!("ran-{}", rule.replace(':', "-"));
-        let script = format!("echo x >> {file}; exit 3");
-        let name = format!("job-{}", rule.replace(':', "-"));
-        let args = [&[name.as_str()], &args[1..]].concat();
-        assert_eq!(run(&home, &args, &script).0, Some(3), "{rule}");
-        run(&home, &args, &script);
-        assert_eq!(run(&home, &args, &script).0, Some(code), "{rule}");
-        assert_eq!(lines(&home, &file), runs, "{rule}");
-    }
 }
 
 #[test]
@@ -396,15 +341,6 @@ fn a_success_that_is_not_confirmed_to_be_recorded_is_no_success_of_run() {
     let text = run.ends(76);
     assert!(text.contains("/locks/a, slot 1: ") && text.contains("the records may show a crash"), "{text}");
     served.running.signal(Signal::CONT);
-}
-
-/// What the command leaves running keeps its standard error open.
-#[test]
-fn a_daemon_of_the_command_does_not_delay_the_end() {
-    let home = Home::new();
-    let (code, _) = run(&home, &["a", "--slot", "1", "--keep-output", "1k"], "echo x >&2; setsid sleep 5 & exit 0");
-    assert_eq!(code, Some(0));
-    assert_eq!(job(&home, "a")["runs"][0]["end"]["output"], "x\n");
 }
 
 #[test]

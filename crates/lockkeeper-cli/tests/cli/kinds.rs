@@ -125,24 +125,6 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     assert!(!home.file("ran").exists());
 }
 
-/// A plain or a shared hold takes all permits, so the other waits, and a later attempt can succeed.
-#[test]
-fn permits_and_plain_holds_wait_for_each_other_as_the_help_says() {
-    let home = Home::new();
-    let permits = ["--permits", "3"];
-    for plain in [&[][..], &["--shared"], &["--exclusive"]] {
-        for (first, second) in [(&permits[..], plain), (plain, &permits[..])] {
-            let holding = holder(&home, "a", first);
-            assert!(is_kept_out(&home, "a", second), "{first:?}, {second:?}");
-            let_go(vec![holding]);
-            assert!(!is_kept_out(&home, "a", second), "{first:?}, {second:?}");
-        }
-    }
-    let help = home.command(&["run", "--help"]).env("COLUMNS", "1000").output().unwrap();
-    let help = String::from_utf8(help.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(help.contains("a plain or shared hold takes all permits"), "{help}");
-}
-
 /// Several permits are held at a time, so there is no newest token. A token in the environment belongs to another lock.
 #[test]
 fn permits_have_no_token() {

@@ -2,7 +2,7 @@
 
 use rustix::process::test_kill_process;
 
-use crate::harness::{Home, Running, Served, failure, is_alive, served, until, until_it_is};
+use crate::harness::{Home, Running, failure, is_alive, served, until, until_it_is};
 
 /// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -162,29 +162,6 @@ fn an_emergency_is_recorded_with_its_reason() {
     assert_eq!(first["why"], "the index is corrupt");
 }
 
-/// H-15: the command outlives its lease until another command asks for the lock, whatever its priority.
-/// H-16: the other one starts when the first has ended.
-#[test]
-fn an_ended_lease_is_kept_until_another_command_asks() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
-    let home = Home::with_servers(&served.address);
-    let mut first = home.starts("a", &["--lease", "2s", "--priority", "9", "--id", "one"], CLEANS_UP);
-    // The end of the lease, by the clock that this machine shares with the server.
-    let end = home.show("a")["lease"]["until_ms"].as_i64().unwrap();
-    let now = || i64::try_from(std::time::UNIX_EPOCH.elapsed().unwrap().as_millis()).unwrap();
-    until("the lease is over", || now() > end + 2_000);
-    assert_eq!(home.show("a")["lease"]["owner"], "one");
-    let mut next = home.spawn("a", &["--lease", "10m"], "echo in");
-    assert_eq!((first.line().as_str(), next.line().as_str()), ("cleaned", "in"));
-    let text = first.ends(76);
-    assert!(text.contains("its lease is over") && text.contains("SIGTERM"), "{text}");
-    next.wait();
-    // A command that nobody asks ends as if its lease still ran.
-    home.ok(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
-    assert_eq!(home.count("a"), (0, 0));
-}
-
 /// H-15: with --strict-lease or --keep-node, the lease ends without a request.
 #[test]
 fn the_end_of_a_strict_lease_stops_the_command() {
@@ -195,6 +172,9 @@ fn the_end_of_a_strict_lease_stops_the_command() {
         let text = running.ends(76);
         assert!(text.contains("its lease ends"), "{text}");
     }
+    // A command that nobody asks ends as if its lease still ran.
+    home.ok(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
+    assert_eq!(home.count("a"), (0, 0));
 }
 
 /// The owner of a leased lock, its end and its requestor are shown as those of any lock.
@@ -227,22 +207,6 @@ fn a_leased_lock_is_shown_listed_and_explained() {
     assert_eq!(high.line(), "in");
     high.wait();
     holder.wait();
-}
-
-/// A revoke takes nothing by force: the command gets a signal, and may ignore it.
-#[test]
-fn the_owner_of_a_lease_is_asked_and_broken_like_any_other() {
-    let (_served, home) = served();
-    let mut holder = home.starts("a", &["--lease", "10m", "--id", "x"], CLEANS_UP);
-    home.ok(&["revoke", "a", "--reason", "deploying", "--wait", "1m"]);
-    assert_eq!(holder.line(), "cleaned");
-    let (_, text) = holder.end();
-    assert!(text.contains("asks for /locks/a (deploying): SIGTERM"), "{text}");
-    let mut holder = home.starts("a", &["--lease", "10m", "--id", "x", "--on-revoke", "ignore"], "echo up; read line");
-    assert_eq!(home.output(&["revoke", "a", "--wait", "1m"]).status.code(), Some(2));
-    home.ok(&["break", "a", "--node", "/locks/a", "--reason", "gone", "--yes"]);
-    holder.ends(76);
-    home.ok(&["run", "a", "--lease", "1m", "--", "true"]);
 }
 
 /// case_35: hands the lock from command to command, with no other holder between them.

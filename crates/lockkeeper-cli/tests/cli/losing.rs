@@ -372,23 +372,6 @@ fn a_command_may_clean_up_within_the_grace_period() {
     assert_eq!(running.wait().code(), Some(76));
 }
 
-#[test]
-fn an_expired_session_is_a_loss_and_the_next_gets_in() {
-    // The node disappears when another client deletes it: here, a client of the same server.
-    let (served, home) = served();
-    let mut running = home.spawn("a", &[], "echo $LOCKKEEPER_NODE; exec sleep 1000");
-    let node = running.line();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let client = zookeeper_client::Client::connect(&served.address).await.unwrap();
-        // The holder watches its own node only after a moment.
-        client.delete(&node, None).await.unwrap();
-    });
-    let text = running.ends(76);
-    assert!(text.contains("was deleted by someone else"), "{text}");
-    home.ok(&["run", "a", "--try", "--", "true"]);
-}
-
 /// Both sessions are lost with its memory. It comes back before or after the end of the holder's command.
 #[test]
 fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
@@ -412,20 +395,4 @@ fn case_15_a_waiter_outlasts_a_server_that_comes_back() {
         let text = waiter.ends(0);
         assert!(text.contains("the position in the queue of /locks/a is lost"), "{text}");
     }
-}
-
-/// After `kill -9` the lock is free when the session has expired; with a delay, that much later.
-#[test]
-fn case_34_a_lock_delay_keeps_the_next_command_out_after_a_crash() {
-    let home = Home::new();
-    let args = ["--session-timeout", "3s", "--lock-delay", "3s"];
-    let holder = home.starts("a", &args, "echo up; exec sleep 1000");
-    let mut next = home.waits("a", &[], "echo in");
-    let killed = Instant::now();
-    holder.signal(Signal::KILL);
-    until("the hold is abandoned", || home.show("a")["holders"][0]["abandoned"] == true);
-    assert_eq!(next.line(), "in");
-    assert!(killed.elapsed() >= Duration::from_secs(3), "{:?}", killed.elapsed());
-    assert!(next.wait().success());
-    home.ok(&["run", "a", "--try", "--", "true"]);
 }

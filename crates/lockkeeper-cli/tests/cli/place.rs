@@ -36,30 +36,6 @@ fn servers_of(state: &Path) -> Vec<i32> {
     found
 }
 
-#[test]
-fn the_state_directory_is_this_users_alone() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--", "true"]);
-    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!(mode(&home.state()), 0o700);
-    for file in ["socket", "server.log"] {
-        assert_eq!(mode(&home.state().join(file)), 0o600, "{file}");
-    }
-}
-
-#[test]
-fn an_idle_server_ends_and_the_next_command_starts_another() {
-    let home = Home::new();
-    let mut command = home.command(&["run", "a", "--", "sh", "-c", "echo up; cat"]);
-    let mut running = Running::start(command.env("LOCKKEEPER_IDLE_EXIT", "100ms"));
-    assert_eq!(running.line(), "up");
-    let first = home.server().unwrap();
-    running.finish();
-    until("it ends", || !is_alive(first));
-    assert!(!home.state().join("socket").exists());
-    home.ok(&["run", "a", "--", "true"]);
-}
-
 /// A person removes the whole state directory while its server runs, and the next command makes a new one.
 #[test]
 fn a_server_without_its_directory_ends_and_leaves_the_socket_of_the_next_one() {

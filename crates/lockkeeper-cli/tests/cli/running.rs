@@ -2,11 +2,10 @@
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, failure, is_alive, until};
+use crate::harness::{Home, Running, failure, is_alive};
 
 #[test]
 fn case_47_exit_status_is_the_commands() {
@@ -20,12 +19,6 @@ fn case_47_exit_status_is_the_commands() {
         let output = home.output(&["run", "a", "--", "sh", "-c", &format!("kill -{signal} $$")]);
         assert_eq!(output.status.code(), Some(128 + signal));
     }
-}
-
-#[test]
-fn case_47_waits_of_hours_are_accepted() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--wait", "3h", "--", "true"]);
 }
 
 #[test]
@@ -108,13 +101,6 @@ fn the_hold_is_told_in_the_environment() {
 }
 
 #[test]
-fn an_absolute_name_is_the_path_itself() {
-    let home = Home::new();
-    let output = home.output(&["run", "/app/x", "--", "sh", "-c", "echo $LOCKKEEPER_PATH"]);
-    assert_eq!(output.stdout, b"/app/x\n");
-}
-
-#[test]
 fn the_command_is_a_child_in_a_group_of_its_own_with_signals_at_their_defaults() {
     let home = Home::new();
     let script = "cut -d' ' -f 1,4,5 /proc/self/stat; grep -E 'SigBlk|SigIgn' /proc/self/status; cat";
@@ -144,18 +130,6 @@ fn a_signal_ignored_at_the_start_stays_ignored() {
 }
 
 #[test]
-fn a_pipe_behind_the_first_command_ends_with_it() {
-    // The server that the command starts must keep neither the pipe open nor a descriptor that the shell passed on.
-    let home = Home::new();
-    let mut command = std::process::Command::new("sh");
-    let script = format!("exec 7>&1; {} run a -- echo done 7>&1 | cat", crate::harness::BINARY);
-    home.prepare(command.args(["-c", &script]));
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    assert_eq!(output.stdout, b"done\n");
-    assert!(home.server().is_some_and(is_alive));
-}
-
-#[test]
 fn background_processes_of_the_command_stay() {
     let home = Home::new();
     let mut running = home.spawn("a", &[], "sleep 1000 >/dev/null 2>&1 & echo $!");
@@ -164,13 +138,4 @@ fn background_processes_of_the_command_stay() {
     assert!(is_alive(left));
     assert_eq!(home.count("a"), (0, 0));
     rustix::process::kill_process(left, Signal::KILL).unwrap();
-}
-
-#[test]
-fn killing_lockkeeper_kills_the_whole_group() {
-    let home = Home::new();
-    let mut running = home.spawn("a", &[], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
-    let (command, grandchild) = (running.pid_line(), running.pid_line());
-    running.kill();
-    until("the group has ended", || !is_alive(command) && !is_alive(grandchild));
 }

@@ -2,13 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::{Value, json};
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::harness::*;
 
@@ -90,18 +85,6 @@ fn every_limit_is_a_flag_and_shown() {
     ] {
         assert_eq!(shown[name], value, "{name}");
     }
-}
-
-#[test]
-fn a_server_at_its_limit_says_so_and_goes_on() {
-    let machine = Home::new();
-    // Room for its own four nodes only.
-    let served = serve(&machine, &["--max-nodes", "4"]);
-    let home = Home::with_servers(&served.address);
-    let (code, line) = failure(&home.output(&["run", "a", "--try", "--", "true"]));
-    assert!(code.is_some_and(|code| code != 0), "{line}");
-    assert_eq!(ask(&served.admin, "monitor")["znode_count"], 4);
-    assert_eq!(get(&served.admin, "/health").0, 200);
 }
 
 #[test]
@@ -212,50 +195,4 @@ fn a_server_that_admits_everyone_from_everywhere_says_so() {
         assert_eq!(said.contains("everyone who can reach 0.0.0.0:"), warned, "{said}");
         assert_eq!(said.contains("clients send the secret over the network in clear (no TLS)"), !warned, "{said}");
     }
-}
-
-#[test]
-fn serve_speaks_tls_with_a_certificate_of_ones_own() {
-    let home = Home::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let (certificate, key) = (home.file("cert.pem"), home.file("key.pem"));
-    std::fs::write(&certificate, made.cert.pem()).unwrap();
-    home.secret("key.pem", &made.signing_key.serialize_pem());
-    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
-    let served = serve(&home, &["--tls-cert", certificate, "--tls-key", key]);
-
-    let mut roots = RootCertStore::empty();
-    roots.add(made.cert.der().clone()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from("localhost").unwrap();
-    let session = ClientConnection::new(Arc::new(config), name).unwrap();
-    let mut stream = StreamOwned::new(session, TcpStream::connect(&served.address).unwrap());
-    stream.write_all(b"ruok").unwrap();
-    let mut answer = [0; 4];
-    stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"imok");
-
-    let mut plain = TcpStream::connect(&served.address).unwrap();
-    plain.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    plain.write_all(b"ruok").unwrap();
-    // TLS cannot read this: it answers with an alert at most, and closes.
-    plain.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = Vec::new();
-    _ = plain.read_to_end(&mut answer);
-    assert!(!answer.starts_with(b"imok"), "{answer:?}");
-
-    for (args, say) in [
-        (vec!["--tls-cert", certificate], "--tls-key"),
-        (vec!["--tls-cert", key, "--tls-key", key], "certificate"),
-        (vec!["--tls-cert", certificate, "--tls-key", "/nowhere"], "/nowhere"),
-    ] {
-        let args = [vec!["serve", "--memory", "--listen", "127.0.0.1:0"], args].concat();
-        let (code, line) = failure(&home.output(&args));
-        assert!(matches!(code, Some(64 | 70)) && line.contains(say), "{code:?} {line}");
-    }
-    drop(served.running);
 }

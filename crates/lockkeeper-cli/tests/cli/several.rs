@@ -64,23 +64,6 @@ fn each_wait_is_told_for_the_lock_it_is_for() {
     }
 }
 
-/// In whatever order the locks are named, no two commands wait for each other.
-#[test]
-fn case_52_two_orders_do_not_deadlock() {
-    let home = Home::new();
-    let script = "mkdir busy && rmdir busy";
-    let orders = [["a", "b"], ["b", "a"]];
-    let mut running: Vec<_> = (0..12)
-        .map(|at| {
-            let args = [&["run"], orders[at % 2].as_slice(), &["--", "sh", "-c", script]].concat();
-            Running::start(&mut home.command(&args))
-        })
-        .collect();
-    for running in &mut running {
-        assert!(running.wait().success());
-    }
-}
-
 /// After the loss of one lock the command is stopped, and the others are released.
 #[test]
 fn the_loss_of_one_stops_the_command_and_frees_the_others() {

@@ -173,29 +173,6 @@ fn arguments_are_not_published_unasked() {
 }
 
 #[test]
-fn list_finds_nested_locks_below_its_prefix() {
-    let home = Home::new();
-    let mut holders: Vec<Running> = ["a", "team/b", "/app/c"]
-        .iter()
-        .map(|name| {
-            let holder = home.holds(name, &[]);
-            holder
-        })
-        .collect();
-    let paths = |args: &[&str]| {
-        let listing = home.json(&[&["list", "--json"], args].concat());
-        let paths: Vec<_> = listing["locks"].as_array().unwrap().iter().map(|lock| lock["path"].to_string()).collect();
-        paths.join(" ")
-    };
-    assert_eq!(paths(&[]), "\"/locks/a\" \"/locks/team/b\"");
-    assert_eq!(paths(&["team"]), "\"/locks/team/b\"");
-    assert_eq!(paths(&["team/"]), "\"/locks/team/b\"");
-    assert_eq!(paths(&["/app"]), "\"/app/c\"");
-    assert_eq!(paths(&["nothing"]), "");
-    holders.iter_mut().for_each(Running::finish);
-}
-
-#[test]
 fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
     let home = Home::new();
     home.ok(&["run", "a", "--", "true"]);
@@ -295,24 +272,6 @@ fn serve_says_where_and_what_it_is_and_stops_cleanly() {
         serving.signal(signal);
         let text = serving.ends(0);
         assert!(text.contains("not an ensemble") && text.contains(data.to_str().unwrap()), "{text}");
-    }
-}
-
-#[test]
-fn serve_keeps_its_data_and_first_zxid_lifts_tokens() {
-    let machine = Home::new();
-    let data = machine.file("data");
-    let args = ["serve", "--listen", "127.0.0.1:0", "--data", data.to_str().unwrap(), "--first-zxid", "70368744177664"];
-    let mut last = 1_i64 << 46;
-    for _ in 0..2 {
-        let mut serving = Running::start(&mut machine.command(&args));
-        let home = Home::with_servers(&serving.line());
-        let output = home.output(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
-        let token: i64 = String::from_utf8(output.stdout).unwrap().trim().parse().unwrap();
-        assert!(token > last, "{token} after {last}");
-        last = token;
-        serving.signal(Signal::TERM);
-        assert!(serving.wait().success());
     }
 }
 

@@ -173,19 +173,21 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
 
 /// A waiting user mostly wants to know how many contenders are ahead and how much time is left.
 #[test]
-fn the_live_line_keeps_its_end_and_its_deadline_at_every_width() {
+fn case_46_the_live_line_keeps_its_end_and_its_deadline_at_every_width_and_ctrl_c_leaves_the_queue() {
     let home = Home::new();
     let mut holder = home.holds("nightly", &["-m", "nightly index"]);
     let _next = home.waits("nightly", &[], "cat");
     for columns in [40, 60, 80] {
-        let args = ["run", "nightly", "--wait", "8s", "--", "true"];
+        let args = ["run", "nightly", "--wait", "8s", "--", "touch", "ran"];
         let mut screen = Screen::with_columns(columns, &home, BINARY, &args);
         screen.expect(", 2 ahead; ");
         assert_eq!(screen.expect("of 8 s\x1b[K").len(), "4 of 8 s\x1b[K".len() + 2);
         screen.press(INTERRUPT);
         assert_eq!(screen.end().code(), Some(128 + 2));
         screen.expect("\r\x1b[K");
+        assert_eq!(home.count("nightly"), (1, 1));
     }
+    assert!(!home.file("ran").exists());
     holder.finish();
 }
 
@@ -255,19 +257,6 @@ fn the_live_line_follows_every_kind_and_each_of_several_locks() {
     foreground.close_stdin();
     screen.expect("granted");
     assert_eq!(screen.end().code(), Some(0));
-}
-
-#[test]
-fn case_46_ctrl_c_while_waiting_leaves_the_queue() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
-    let mut screen = Screen::start(&home, BINARY, &["run", "a", "--", "touch", "ran"]);
-    screen.expect("held by");
-    screen.press(INTERRUPT);
-    assert_eq!(screen.end().code(), Some(130));
-    assert_eq!(home.count("a"), (1, 0));
-    assert!(!home.file("ran").exists());
-    holder.finish();
 }
 
 #[test]
@@ -502,20 +491,6 @@ fn the_table_of_jobs_follows_every_change() {
     screen.expect("second  \x1b[31mcrashed");
     home.ok(&["jobs", "forget", "first"]);
     assert!(!screen.expect("second  \x1b[31mcrashed").contains("first  ok"));
-    screen.press(INTERRUPT);
-    assert_eq!(screen.end().code(), Some(0));
-}
-
-#[test]
-fn the_table_of_jobs_shows_a_job_that_becomes_late() {
-    let home = Home::new();
-    home.ok(&["run", "a", "--every", "1s", "--", "true"]);
-    // Somebody uses the lock: without that, the job is silent too.
-    let mut holder = home.holds("a", &[]);
-    let mut screen = Screen::start(&home, BINARY, &["jobs", "a", "--watch"]);
-    screen.expect("a    \x1b[33mlate");
-    holder.finish();
-    screen.expect("a    \x1b[33msilent");
     screen.press(INTERRUPT);
     assert_eq!(screen.end().code(), Some(0));
 }

@@ -62,22 +62,6 @@ fn a_foreign_message_has_no_command_for_the_runner_of_github() {
 }
 
 #[test]
-fn first_come_first_served() {
-    let home = Home::new();
-    let mut first = home.holds("a", &[]);
-    let mut waiters = Vec::new();
-    for at in 1..=4 {
-        waiters.push(home.spawn("a", &[], &format!("echo {at} >> order")));
-        until("it waits", || home.count("a") == (1, at));
-    }
-    first.close_stdin();
-    for waiter in &mut waiters {
-        assert!(waiter.wait().success());
-    }
-    assert_eq!(crate::harness::text(&home.file("order")), "1\n2\n3\n4\n");
-}
-
-#[test]
 fn a_conflict_that_is_no_problem_is_silent() {
     let home = Home::new();
     let _holder = home.holds("a", &["--every", "1s"]);

@@ -65,21 +65,6 @@ fn top_without_a_terminal_says_what_to_use() {
     assert_eq!((code, said.contains("top needs a terminal")), (Some(64), true), "{said}");
 }
 
-#[test]
-fn a_watched_list_is_drawn_again_after_a_change() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
-    let mut screen = Screen::with_columns(80, &home, crate::harness::BINARY, &["list", "--watch"]);
-    screen.expect("a     ");
-    let mut other = home.holds("other", &[]);
-    screen.expect("other ");
-    other.finish();
-    until("it is free", || home.count("other") == (0, 0));
-    screen.press(crate::terminal::INTERRUPT);
-    screen.end();
-    holder.finish();
-}
-
 /// As in `lockkeeper list --watch | head -1`.
 #[test]
 fn what_follows_for_ever_ends_when_nobody_reads_it_any_more() {

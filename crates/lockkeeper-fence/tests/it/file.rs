@@ -147,6 +147,12 @@ fn only_a_regular_file_is_replaced_and_nothing_is_created_beside_another_thing()
         assert!(error.contains(&format!("{name} is {kind}")), "{error}");
     }
     assert_eq!(names(dir.path()), before);
+    // Root may rename a file over a device, and only root may make one.
+    let device = (rustix::fs::FileType::CharacterDevice, 0o666.into(), rustix::fs::makedev(1, 7));
+    if rustix::fs::mknodat(rustix::fs::CWD, at("full"), device.0, device.1, device.2).is_ok() {
+        let error = FencedFile::new(at("full")).replace(token(1), "new").unwrap_err().to_string();
+        assert!(error.contains("full is a device") && !at("full.fence").exists(), "{error}");
+    }
     // What a command changes may be anything that has a name.
     _ = FencedFile::new(at("directory")).enter(token(1)).unwrap();
     // The mark's own place, too.
@@ -201,6 +207,23 @@ fn a_replaced_file_keeps_its_owner_and_its_permissions_without_setuid() {
     let metadata = path.metadata().unwrap();
     assert_eq!((metadata.uid(), metadata.gid(), mode(&path)), (1234, 4321, 0o751));
     assert_eq!(fs::read_to_string(&path).unwrap(), "three");
+}
+
+/// Between two tokens, its owner could lower the mark. Only root can make the files of another user for this test.
+#[test]
+fn a_mark_of_a_user_who_does_not_own_the_file_is_refused() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("state");
+    let file = FencedFile::new(&path);
+    file.replace(token(5), "five").unwrap();
+    chown(dir.path().join("state.fence"), Some(54321), None).unwrap();
+    let error = file.enter(token(6)).unwrap_err().to_string();
+    assert!(error.contains("state.fence belongs to user 54321, who could lower its mark"), "{error}");
+    chown(&path, Some(54321), None).unwrap();
+    _ = file.enter(token(6)).unwrap();
 }
 
 #[test]
