@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, served, stderr, until};
+use crate::harness::{BINARY, Home, Running, Served, names, served, stderr, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
@@ -368,7 +368,7 @@ fn the_commands_about_a_job_repeat_its_schedule_and_decide_what_it_waits_for() {
         // It has failed, and waits for a person.
         let mut output = site.output("why", &["--", &name]);
         let text = String::from_utf8(std::mem::take(&mut output.stdout)).unwrap();
-        assert!(text.contains(" is free: ") && text.contains(": needs a person: slot "), "{text}");
+        names(&text, &[" is free: ", ": needs a person: slot "]);
         assert!(text.contains("it is a job, "), "{text}");
         let kept = site.why(&name);
         told(that(&kept, "see its runs"));
@@ -503,7 +503,7 @@ fn the_commands_of_a_decision_decide_it() {
         told(&that(&decide, what).replace(" WHY", " 'its host is gone'"));
         let (ended, text) = wanting.end();
         assert_eq!(ended, code, "{text}");
-        assert!(text.contains("transfer the lock: lockkeeper requests approve ") && text.contains(" --id "), "{text}");
+        names(&text, &["transfer the lock: lockkeeper requests approve ", " --id "]);
         owner.kill();
         // The lease outlives its command.
         _ = site.output("break", &[ODD, "-r", "it was killed", "-y"]);
@@ -560,7 +560,7 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
     let text = stderr(&asked);
     assert_eq!(asked.status.code(), Some(75), "{text}");
     assert!(text.contains(": no process holds it") && !text.contains("asked "), "{text}");
-    assert!(text.contains(" cannot release ") && text.contains("; to remove it: lockkeeper break "), "{text}");
+    names(&text, &[" cannot release ", "; to remove it: lockkeeper break "]);
     told(&format!("{} --yes", that(&recipes, "break the lock")));
     assert_eq!(waiter.line(), "in");
     waiter.finish();
@@ -609,7 +609,7 @@ fn printed_commands_name_one_place_and_only_options_that_it_takes() {
         (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output))
     };
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly"]);
-    assert!(told.contains("lockkeeper run nightly ") && told.contains(" --machine=/var/shared -- COMMAND"), "{told}");
+    names(&told, &["lockkeeper run nightly ", " --machine=/var/shared -- COMMAND"]);
     let (_, told) = with("LOCKKEEPER_MACHINE", "/var/shared", &["lock", "nightly", "--servers", "zk1:2181"]);
     assert!(told.contains("run nightly --servers zk1:2181 ") && !told.contains("--machine"), "{told}");
     let mut holder = home.starts("a", &[], "echo up; read line");

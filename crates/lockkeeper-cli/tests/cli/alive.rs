@@ -3,7 +3,7 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Home, Served, until};
+use crate::harness::{Home, Served, names, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 
 /// Checks what is said of a run that answers, that is stopped, and that is killed; then of a foreign client.
@@ -34,7 +34,7 @@ fn sessions_are_seen(servers: &str) {
     let mut foreign = Nodes::connect(servers, "curator");
     foreign.join("stock");
     let text = home.ok(&["why", "stock"]);
-    assert!(text.contains(" from 127.0.0.1:") && text.contains("\n  session 0x"), "{text}");
+    names(&text, &[" from 127.0.0.1:", "\n  session 0x"]);
     let doctor = || String::from_utf8(home.output(&["doctor"]).stdout).unwrap();
     assert!(!doctor().contains("no server is connected to"));
     // Its machine is gone; its session lives for a while.

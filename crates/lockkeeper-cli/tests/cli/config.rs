@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Home, Served, failure};
+use crate::harness::{Home, Served, failure, names};
 
 fn write(home: &Home, name: &str, text: &str) -> String {
     let path = home.file(name);
@@ -63,12 +63,8 @@ fn config_shows_the_negotiated_session_timeout() {
 fn a_mistyped_key_is_told_and_with_strict_it_is_an_error() {
     let home = Home::new();
     let properties = write(&home, "app.properties", "zookeeper.server=zk1\n");
-    let output = home.output(&["config", "--properties", &properties]);
-    let text = String::from_utf8(output.stderr.clone()).unwrap();
-    assert!(
-        output.status.success() && text.contains("app.properties:1: zookeeper.server: there is no such key"),
-        "{text}"
-    );
+    let text = home.tells(&["config", "--properties", &properties], 0);
+    assert!(text.contains("app.properties:1: zookeeper.server: there is no such key"), "{text}");
     assert!(text.contains("did you mean zookeeper.servers?"), "{text}");
     let (code, line) =
         failure(&home.output(&["run", "a", "--strict", "--properties", &properties, "--", "touch", "ran"]));
@@ -92,7 +88,7 @@ fn the_users_own_file_is_read_where_none_is_named() {
     let output =
         home.command(&["config"]).env_remove("LOCKKEEPER_CONFIG").env("XDG_CONFIG_HOME", home.file("etc")).output();
     let text = String::from_utf8(output.unwrap().stdout).unwrap();
-    assert!(text.contains("8s  (") && text.contains("etc/lockkeeper/config.toml:1)"), "{text}");
+    names(&text, &["8s  (", "etc/lockkeeper/config.toml:1)"]);
 }
 
 /// The output needs no home directory; only a session does.
@@ -109,7 +105,7 @@ fn the_settings_are_told_without_a_home_directory() {
     let output = run(&["config"]);
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(text.contains("session_timeout") && text.contains("HOME is not set"), "{text}");
+    names(&text, &["session_timeout", "HOME is not set"]);
     let output = run(&["config", "--json"]);
     assert!(output.status.success() && output.stdout.starts_with(b"{"), "{output:?}");
     for words in [&["config", "--connect"][..], &["run", "a", "--", "true"]] {
@@ -178,7 +174,7 @@ fn the_settings_of_jobs_come_from_every_layer() {
         let output = home.command(&["jobs"]).env(&variable, value).output().unwrap();
         let (code, line) = failure(&output);
         assert_eq!(code, Some(64), "{line}");
-        assert!(line.contains(&variable) && line.contains(value) && line.contains(remedy), "{line}");
+        names(&line, &[&variable, value, remedy]);
     }
 }
 

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{BINARY, Home, Running, is_alive, text, until};
+use crate::harness::{BINARY, Home, Running, is_alive, names, text, until};
 
 /// Runs a first command from a shell, and returns the pid of the server and what the command printed.
 fn started_by(home: &Home, before: &str) -> (Pid, String) {
@@ -60,7 +60,7 @@ fn the_server_raises_soft_limits_and_the_command_says_which_hard_ones_end_it() {
     let home = Home::new();
     let (server, said) = started_by(&home, "ulimit -t 600; exec");
     assert_eq!(limit(server, "Max cpu time"), ("600".to_owned(), "600".to_owned()));
-    assert!(said.contains("hard limit of this command, CPU time 600 s") && said.contains("server restart"), "{said}");
+    names(&said, &["hard limit of this command, CPU time 600 s", "server restart"]);
     assert!(text(&home.state().join("server.log")).contains("CPU time 600 s"));
 }
 
@@ -74,7 +74,7 @@ fn the_server_inherits_neither_umask_nor_environment_nor_oom_score() {
     assert_eq!(proc(server, "oom_score_adj").trim(), "0");
     let environment = proc(server, "environ");
     assert!(!environment.contains("s3cret") && !environment.contains("LOCKKEEPER_STATE_DIR"), "{environment}");
-    assert!(environment.contains("TZ=UTC") && environment.contains("PATH="), "{environment}");
+    names(&environment, &["TZ=UTC", "PATH="]);
 }
 
 /// Otherwise it would keep a lock file locked, a pipe open, a terminal or a file system in use.
@@ -121,7 +121,7 @@ fn the_command_that_restarts_a_killed_server_says_so_and_the_log_survives() {
     let home = Home::new();
     let said = holder_of_a_server_ended_by(&home, Signal::KILL);
     let former = home.state().join("server.log.1");
-    assert!(said.contains("the server ended: it was killed") && said.contains(former.to_str().unwrap()), "{said}");
+    names(&said, &["the server ended: it was killed", former.to_str().unwrap()]);
     for log in [&former, &home.state().join("server.log")] {
         let log = text(log);
         assert!(log.contains(" serving") && log.contains("started") && !log.contains("Some("), "{log}");

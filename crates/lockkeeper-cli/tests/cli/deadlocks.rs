@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, served, until};
+use crate::harness::{BINARY, Home, Running, names, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 
 /// A run of `outer` whose command takes `inner` when a line comes.
@@ -51,10 +51,7 @@ fn the_run_that_closes_a_ring_gives_up_if_it_is_asked_to_and_the_others_go_on() 
         until("the first waits", || home.count("b") == (1, 1));
         go_on(&mut last);
         let said = last.ends(75);
-        assert!(
-            said.contains("deadlock: ") && said.contains(" holds /locks/b and waits for /locks/a, which "),
-            "{said}"
-        );
+        names(&said, &["deadlock: ", " holds /locks/b and waits for /locks/a, which "]);
         assert_eq!(first.line(), "in");
         assert!(first.wait().success());
     }
@@ -75,7 +72,7 @@ fn foreign_clients_are_likely_parties_and_a_session_with_several_waits_a_possibl
     };
     assert_eq!(certainty(), (Some(1), Some("likely".to_owned())));
     let text = home.says(&["deadlocks"], 1);
-    assert!(text.contains(", session 0x") && text.contains("lockkeeper break /locks/"), "{text}");
+    names(&text, &[", session 0x", "lockkeeper break /locks/"]);
     other.join("z");
     one.join("z");
     assert_eq!(certainty(), (Some(1), Some("possible".to_owned())));

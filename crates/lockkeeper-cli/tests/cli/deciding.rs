@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use unicode_width::UnicodeWidthStr;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, served, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, names, served, text, until};
 use crate::terminal::Screen;
 
 /// A fleet of two machines: one has an owner that hangs, the other a requestor of its lock.
@@ -105,15 +105,12 @@ fn an_operator_rejects_and_so_does_silence() {
     fleet.home.ok(&["requests", "reject", "a", "--reason", "let it finish"]);
     let told = high.ends(75);
     assert!(told.contains("has not finished the cleanup"), "{told}");
-    assert!(told.contains("; the transfer was rejected by ") && told.contains(": let it finish"), "{told}");
+    names(&told, &["; the transfer was rejected by ", ": let it finish"]);
     assert!(told.contains("hint: talk to them, wait longer with --waiting, or") && !told.contains("--ask"), "{told}");
     assert_eq!(fleet.decided()[0]["approved"], false);
     let (code, told) = fleet.want(&["--ask", "300ms"]).end();
     assert_eq!(code, Some(75), "{told}");
-    assert!(
-        told.contains("; nobody decided about the transfer: no answer in time") && told.contains("--ask, wait"),
-        "{told}"
-    );
+    names(&told, &["; nobody decided about the transfer: no answer in time", "--ask, wait"]);
     let decided = fleet.decided();
     assert_eq!(
         (decided.len(), &decided[1]["approved"], &decided[1]["why"]),
@@ -151,7 +148,7 @@ fn a_rule_of_the_settings_file_decides() {
     let decided = fleet.decided();
     assert_eq!((&decided[0]["by_rule"], &decided[0]["on_behalf_of"]), (&true.into(), &"batch yields".into()));
     let told = fleet.home.ok(&["requests", "--decided"]);
-    assert!(told.contains("online may take it from batch-7") && told.contains("batch yields"), "{told}");
+    names(&told, &["online may take it from batch-7", "batch yields"]);
     high.close_stdin();
     high.wait();
 }
@@ -226,7 +223,7 @@ fn an_address_on_the_web_is_told_and_may_decide() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         std::fs::set_permissions(fleet.home.file("webhook"), mode).unwrap();
         let args = ["run", "a", "--lease", "1m", "--ask", "1s", "--alert-webhook", "webhook", "--", "true"];
-        let told = fleet.home.fails(&args, 64);
+        let told = fleet.home.tells(&args, 64);
         assert!(told.contains(say) && !told.contains("hunter2"), "{told}");
     }
 }

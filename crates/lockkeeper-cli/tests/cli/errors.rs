@@ -7,7 +7,7 @@ use std::process::Command;
 use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, served, until};
+use crate::harness::{Home, Running, names, served, until};
 
 /// A command whose settings limit the attempts to connect.
 fn run(home: &Home, more: &[&str], script: &str) -> Command {
@@ -33,7 +33,7 @@ fn sessions(address: &str) -> usize {
 }
 
 fn names_it(line: &str) {
-    assert!(line.contains("/locks/P1") && line.contains("Save Content"), "{line}");
+    names(&line, &["/locks/P1", "Save Content"]);
 }
 
 /// C-27, C-33, C-34: a lock that is not granted in time ends with 75.

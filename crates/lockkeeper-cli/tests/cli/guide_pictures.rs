@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, served, until};
+use crate::harness::{Home, Running, Served, names, served, until};
 use crate::pictures::{self, Chart, State};
 use crate::plain::Plain;
 
@@ -266,7 +266,7 @@ impl Lease {
         let mut requestor = self.home.spawn("db7", &[&["--lease", "1h"], args].concat(), RUNS);
         assert_eq!(self.owner.line(), "asked");
         let said = requestor.told_of("waiting for ");
-        assert!(said.contains("held by batch") && said.contains(limit), "{said}");
+        names(&said, &["held by batch", limit]);
         self.requestor = Some(requestor);
         self.states =
             [State::Asked("cleans up".to_owned()), State::Waits(format!("waits {limit}").trim_end().to_owned())];
@@ -329,6 +329,6 @@ fn the_picture_of_priorities_shows_what_the_three_timeouts_decide() {
     fourth.asks(&["--id", "report"], "", "report asks, with a lower priority");
     fourth.owner.close_stdin();
     let said = fourth.passes(76, "batch ends: the lock passes to report");
-    assert!(said.contains("its lease is over") && said.contains("SIGTERM"), "{said}");
+    names(&said, &["its lease is over", "SIGTERM"]);
     compare("priorities", &[first.chart, second.chart, third.chart, fourth.chart]);
 }

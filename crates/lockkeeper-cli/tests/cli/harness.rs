@@ -143,10 +143,15 @@ impl Home {
     }
 
     /// Runs a command that must end with this status; returns its standard error.
-    pub(crate) fn fails(&self, args: &[&str], code: i32) -> String {
+    pub(crate) fn tells(&self, args: &[&str], code: i32) -> String {
         let output = self.output(args);
         assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
         String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// The same, and it must have this text.
+    pub(crate) fn tells_of(&self, args: &[&str], code: i32, say: &str) {
+        names(&self.tells(args, code), &[say]);
     }
 
     /// Runs a command that must fail with this status; returns its line of failure.
@@ -472,6 +477,13 @@ pub(crate) fn without_scope(output: &Output) -> String {
     let text = String::from_utf8_lossy(&output.stderr);
     let others = text.lines().filter(|line| !without_time(line).starts_with("lockkeeper: on "));
     others.map(|line| format!("{line}\n")).collect()
+}
+
+/// Checks that a text has all of these.
+pub(crate) fn names(text: &str, all: &[&str]) {
+    for one in all {
+        assert!(text.contains(one), "{one:?} is missing in {text}");
+    }
 }
 
 pub(crate) fn stdout(output: &Output) -> String {

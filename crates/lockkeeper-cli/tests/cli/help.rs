@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::harness::{Home, Served, failure, without_time};
+use crate::harness::{Home, Served, failure, names, without_time};
 
 const VERBS: &[&[&str]] = &[
     &[],
@@ -122,7 +122,7 @@ fn options_stand_under_their_own_headings() {
         assert!(found.contains(&(option, heading)), "{option} is not under {heading:?}: {found:?}");
     }
     let arguments = text.split("\nArguments:").nth(1).and_then(|rest| rest.split("\n\nOptions:").next()).unwrap();
-    assert!(arguments.contains("<NAME>...") && arguments.contains("<COMMAND>..."), "{arguments}");
+    names(&arguments, &["<NAME>...", "<COMMAND>..."]);
 }
 
 /// The verbs that people try first exist, or the error says what to type instead.
@@ -291,7 +291,7 @@ fn an_unknown_variable_is_told() {
     let output = run("LOCKKEEPER_WAIT", &[]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{text}");
-    assert!(text.contains("LOCKKEEPER_WAIT: there is no such variable") && text.contains("write --wait"), "{text}");
+    names(&text, &["LOCKKEEPER_WAIT: there is no such variable", "write --wait"]);
     let (code, line) = failure(&run("LOCKKEEPER_WAIT", &["--strict"]));
     assert!(code == Some(64) && line.contains("LOCKKEEPER_WAIT"), "{line}");
     // A command under a lock may run lockkeeper: the variables that we set for it are known.

@@ -10,20 +10,13 @@ use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
 use self::foreign::{Foreign, Nodes};
-use crate::harness::{BINARY, Home, Running, is_alive, served, until};
+use crate::harness::{BINARY, Home, Running, is_alive, names, served, until};
 
 /// How many wait in a long queue.
 const MANY: usize = 12;
 
 /// A job that ends when its run does.
 const SLEEPS: &str = "echo up; exec sleep 1000";
-
-/// Checks that a verb names all of these.
-fn names(text: &str, all: &[&str]) {
-    for one in all {
-        assert!(text.contains(one), "{one:?} is missing in {text}");
-    }
-}
 
 /// Runs the first printed command that begins with these words, as a person does who pastes the line: `COMMAND` becomes `true`. A break
 /// asks that person, who says yes.
@@ -232,24 +225,47 @@ fn a_killed_holder(home: &Home) {
     home.ok(&["doctor", "killed"]);
 }
 
-/// Somebody created a node by hand. A foreign client waits behind it for ever.
+/// Somebody created a node by hand. A foreign client waits behind it for ever: it is no holder.
 fn a_node_without_a_session(home: &Home, servers: &str, foreign: &mut dyn Foreign, verb: &str) {
     let name = format!("left/{verb}");
     let node = Nodes::connect(servers, foreign.format()).leave_behind(&name);
+    let path = format!("/locks/{name}");
+    names(&home.says(&["doctor", "left"], 1), &[&format!("  !  {path}: 1 node of a contender, without a session")]);
     foreign.join(&name);
     until("it waits", || home.count(&name) == (0, 1));
-    let its_name = home.show(&name)["waiters"][0]["described"].as_str().unwrap().to_owned();
-    let path = format!("/locks/{name}");
-    names(&home.ok(&["list", "left"]), &["  nobody ", "blocked by a node without a session: "]);
+    let lock = home.show(&name);
+    let its_name = lock["waiters"][0]["described"].as_str().unwrap().to_owned();
+    assert_eq!(
+        (&lock["sessionless"][0]["node"], &lock["waiters"][0]["blocked_by"]),
+        (&node.as_str().into(), &node.as_str().into())
+    );
+    names(&home.ok(&["list", "left"]), &["  nobody ", &format!("blocked by a node without a session: {node}")]);
     let doctor = home.says(&["doctor", "left"], 2);
     names(&doctor, &[&format!("!! {path}: {its_name}"), &format!(" waits behind {node}, which has no session")]);
+    for verb in ["show", "why"] {
+        let text = home.ok(&[verb, &name]);
+        names(&text, &[&path, &format!(" nobody holds it: {its_name}"), &node]);
+        assert!(!text.contains("held by"), "{text}");
+    }
     let why = home.ok(&["why", &name]);
-    names(&why, &[&format!("{path} nobody holds it: {its_name}"), &node]);
 
     match verb {
-        "doctor" => solve(home, &doctor, &format!("admin gc {path} --garbage")),
-        _ => solve(home, &why, &format!("break {name}")),
-    };
+        "doctor" => {
+            for unasked in [&["left"][..], &["left", "--empty", "--tombstones"]] {
+                let listed = home.json(&[&["admin", "gc", "--json"], unasked].concat());
+                let found = &listed["nodes"][0];
+                assert_eq!((&found["group"], &found["path"]), (&"garbage".into(), &node.as_str().into()), "{listed}");
+                assert_eq!(listed["deleted"], Value::Array(Vec::new()), "it is not asked for");
+            }
+            solve(home, &doctor, &format!("admin gc {path} --garbage"));
+            names(&home.ok(&["list", "--broken"]), &["lockkeeper admin gc --garbage: it has no session"]);
+        }
+        _ => {
+            names(&why, &[&format!("lockkeeper break {name} --reason WHY --node {node}")]);
+            solve(home, &why, &format!("break {name}"));
+            names(&home.ok(&["list", &name, "--broken"]), &[&path, ": WHY\n"]);
+        }
+    }
     assert_eq!(home.count(&name), (1, 0));
     assert_eq!(first_holder(home, &name)["described"], *its_name);
     home.ok(&["doctor", "left"]);

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use zookeeper_client::{Acl, AuthId, Permission};
 
-use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, served, text, until, without_scope};
+use crate::harness::{BINARY, Home, Running, Served, failure, is_alive, names, served, text, until, without_scope};
 use crate::plain::Plain;
 
 /// Returns the records of one job.
@@ -86,7 +86,7 @@ fn a_failure_that_a_person_accepted_is_in_order() {
         assert_eq!(check(&["--late", "1h"]), (Some(0), String::new()), "{rule}");
         until("it is late", || check(&["--late", "1ms"]).0 == Some(1));
         let shown = home.ok(&["jobs", rule]);
-        assert!(shown.contains("failed with exit status 3") && shown.contains("; accepted by "), "{shown}");
+        names(&shown, &["failed with exit status 3", "; accepted by "]);
     }
     let metrics = home.ok(&["jobs", "--prometheus", "-"]);
     assert!(metrics.contains("lockkeeper_job_failed{job=\"/locks/keep\"} 0\n"), "{metrics}");
@@ -205,7 +205,7 @@ fn a_command_that_was_not_found_is_recorded_and_an_attempt_without_the_lock_is_n
     let mut holder = home.holds("taken", &[]);
     let unknown = |args: &[&str]| {
         assert_eq!(run(&home, &[&["taken", "--try"], args].concat(), "true").0, Some(75));
-        home.fails(&["jobs", "taken"], 1)
+        home.tells(&["jobs", "taken"], 1)
     };
     let none = "no run of /locks/taken as a job is recorded";
     let told = unknown(&["--slot", "1", "--no-history"]);
@@ -324,7 +324,7 @@ fn the_record_has_the_limit_the_signal_and_the_last_output() {
     assert!(kept.len() == 64 && told.ends_with(kept) && kept.ends_with("line 299\n"), "{kept:?}");
     assert_eq!((&end["kind"], &end["status"]), (&Value::from("failed"), &Value::from(9)));
     let history = home.ok(&["jobs", "loud", "--history"]);
-    assert!(history.contains("failed with exit status 9") && history.contains("\n    line 299\n"), "{history}");
+    names(&history, &["failed with exit status 9", "\n    line 299\n"]);
     let mut stopped = home.starts("stopped", &["--slot", "1"], "echo up; exec sleep 1000");
     stopped.signal(Signal::TERM);
     assert_eq!(stopped.wait().code(), Some(143));
@@ -339,7 +339,7 @@ fn a_success_that_is_not_confirmed_to_be_recorded_is_no_success_of_run() {
     served.running.signal(Signal::STOP);
     run.close_stdin();
     let text = run.ends(76);
-    assert!(text.contains("/locks/a, slot 1: ") && text.contains("the records may show a crash"), "{text}");
+    names(&text, &["/locks/a, slot 1: ", "the records may show a crash"]);
     served.running.signal(Signal::CONT);
 }
 
@@ -471,12 +471,7 @@ fn a_crontab_is_printed_with_its_lines_rewritten() {
         printed.starts_with("# nightly\nMAILTO=ops\n") && printed.ends_with("\n@reboot /opt/start.sh\n"),
         "{printed}"
     );
-    assert!(
-        printed.contains(&expected)
-            && printed.contains(" --servers zk1:2181 ")
-            && printed.contains(" -- /opt/report.sh\n"),
-        "{printed}"
-    );
+    names(&printed, &[&expected, " --servers zk1:2181 ", " -- /opt/report.sh\n"]);
     let notes = String::from_utf8(output.stderr).unwrap();
     assert!(notes.contains("keep the old line for what each machine must do by itself"), "{notes}");
     assert!(notes.contains("lockkeeper: line 4: @reboot"), "{notes}");

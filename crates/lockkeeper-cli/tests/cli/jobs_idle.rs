@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, until};
+use crate::harness::{BINARY, Home, names, until};
 use crate::terminal::{INTERRUPT, Screen};
 
 /// Returns a job as `jobs --json` shows it.
@@ -25,10 +25,7 @@ fn a_job_that_was_refused_says_how_often_and_by_whom_until_it_runs() {
     assert_eq!((ask(), ask()), (Some(75), Some(75)));
     let text = table(&home);
     assert!(text.contains("\nnightly  refused  "), "{text}");
-    assert!(
-        text.contains("; refused 2 x on ") && text.contains(": taken by ") && text.contains(", manual rerun"),
-        "{text}"
-    );
+    names(&text, &["; refused 2 x on ", ": taken by ", ", manual rerun"]);
     let shown = job(&home, "nightly");
     assert_eq!((&shown["state"], &shown["asked"]), (&"never_ran".into(), &"refused".into()));
     assert_eq!(shown["refused"]["count"], 2);
@@ -92,7 +89,7 @@ fn a_watched_table_follows_the_requests_for_jobs_that_do_not_run() {
     let ask = || home.output(&["run", "nightly", "--once-per", "day", "--try", "--", "true"]).status.code();
     assert_eq!(ask(), Some(75));
     let table = shows("\nnightly  refused");
-    assert!(table.contains("; refused on ") && table.contains(": taken by "), "{table}");
+    names(&table, &["; refused on ", ": taken by "]);
     assert_eq!(ask(), Some(75));
     shows("; refused 2 x on ");
     // Whoever holds or waits for its lock may be about to run it.

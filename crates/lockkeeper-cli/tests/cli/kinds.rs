@@ -1,6 +1,6 @@
 //! Every kind of lock from the command line: which holds share it, and how it is shown.
 
-use crate::harness::{Home, Running, failure, until};
+use crate::harness::{Home, Running, failure, names, until};
 
 /// Starts a command that holds the lock until its standard input ends.
 fn holder(home: &Home, name: &str, args: &[&str]) -> Running {
@@ -91,7 +91,7 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     assert_eq!((&lock["permits"], &lock["holders"][0]["permits"]), (&3.into(), &2.into()));
     assert_eq!(lock["holders"][0]["mode"], "permits");
     let text = home.ok(&["show", "pool"]);
-    assert!(text.contains("  3 of 3 permits taken\n") && text.contains("    as       2 permits\n"), "{text}");
+    names(&text, &["  3 of 3 permits taken\n", "    as       2 permits\n"]);
     assert!(!text.contains("token"), "{text}");
     let text = home.ok(&["list"]);
     assert!(text.contains(" +1  ") && text.ends_with("  3 of 3 permits taken\n"), "{text}");
@@ -99,14 +99,14 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     let line = waiter.told();
     assert!(line.contains(" and 1 more, on ") && line.ends_with(", 3 of 3 permits taken, 2 ahead\n"), "{line}");
     let text = home.ok(&["why", "pool"]);
-    assert!(text.contains("3 of 3 permits taken\n") && text.contains("ask all holders to release it"), "{text}");
+    names(&text, &["3 of 3 permits taken\n", "ask all holders to release it"]);
     assert!(text.contains("  the first holder: its "), "{text}");
     // Also beside a label that is longer than the others.
     let columns: Vec<_> = text.lines().filter_map(|line| line.find("lockkeeper ")).collect();
     assert!(columns.len() > 4 && columns.iter().all(|column| *column == columns[0]), "{text}");
 
     // To agree with holders of permits, it is not enough to leave out the class.
-    let told = home.fails(&["run", "pool", "--class", "A", "--", "true"], 64);
+    let told = home.tells(&["run", "pool", "--class", "A", "--", "true"], 64);
     assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
     let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
     let (code, line) = failure(&output);
@@ -204,7 +204,7 @@ fn numbered_commands_queue_beside_the_path() {
     killed.kill();
     until("the killed waiter's node is deleted", || home.count("a") == (1, 1));
     let other = holder(&home, "c", &[]);
-    let text = home.fails(&[&["run", "c"], &numbered[..], &["--", "true"]].concat(), 64);
+    let text = home.tells(&[&["run", "c"], &numbered[..], &["--", "true"]].concat(), 64);
     assert!(text.contains("no --format and no class"), "{text}");
     let_go(vec![other]);
     holding.close_stdin();

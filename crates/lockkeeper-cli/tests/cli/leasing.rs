@@ -2,7 +2,7 @@
 
 use rustix::process::test_kill_process;
 
-use crate::harness::{Home, Running, failure, is_alive, served, until, until_it_is};
+use crate::harness::{Home, Running, failure, is_alive, names, served, until, until_it_is};
 
 /// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -13,7 +13,7 @@ fn a_leased_lock_is_taken_or_not_at_once() {
     let mut first = home.spawn("a", &["--lease", "10m", "-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; read line");
     let token: i64 = first.line().parse().unwrap();
     let text = home.failure(&["run", "a", "--lease", "10m", "--", "true"], 75);
-    assert!(text.contains("is held or requested by") && text.contains("nightly index"), "{text}");
+    names(&text, &["is held or requested by", "nightly index"]);
     first.close_stdin();
     assert_eq!(first.wait().code(), Some(1), "read at the end of the input");
     let next = home.output(&["run", "a", "--lease", "10m", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
@@ -27,7 +27,7 @@ fn wait_is_the_time_limit_of_a_leased_lock() {
     let (_served, home) = served();
     let mut first = home.holds("a", &["--lease", "10m", "--priority", "3"]);
     let text = home.failure(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"], 75);
-    assert!(text.contains("waited ") && text.contains("/locks/a"), "{text}");
+    names(&text, &["waited ", "/locks/a"]);
     let mut next = home.spawn("a", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
     // The waiter has opened its session before the owner ends, or comes to a free lock: both must get it.
     first.finish();
@@ -59,7 +59,7 @@ fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     assert_eq!(high.line(), "in");
     let text = low.ends(76);
     assert!(text.contains("/locks/a is asked for, preempted by ") && !text.contains("unnamed"), "{text}");
-    assert!(text.contains("with priority 5") && text.contains("SIGTERM"), "{text}");
+    names(&text, &["with priority 5", "SIGTERM"]);
 }
 
 /// The record says that it was preempted, whether its lockkeeper first learns of the command's end or of the new owner.
@@ -129,8 +129,8 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     let script = "trap '' TERM; echo up; read line";
     let mut low = home.starts("a", &["--lease", "10m", "--cleanup", "10m"], script);
     let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "2s", "--", "true"];
-    let text = home.fails(&args, 75);
-    assert!(text.contains("asked the owner") && text.contains("has not finished the cleanup"), "{text}");
+    let text = home.tells(&args, 75);
+    names(&text, &["asked the owner", "has not finished the cleanup"]);
     // The request is withdrawn: the command is not killed for it any more, and its own status counts.
     let _said = low.told_of("is not wanted any more");
     low.close_stdin();
@@ -150,7 +150,7 @@ fn an_emergency_is_recorded_with_its_reason() {
     low.ends(76);
     urgent.finish();
     let told = home.ok(&["requests", "--decided"]);
-    assert!(told.contains("sre requested it in an emergency") && told.contains("the index is corrupt"), "{told}");
+    names(&told, &["sre requested it in an emergency", "the index is corrupt"]);
     let json = home.output(&["requests", "a", "--decided", "--json"]);
     let recorded: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(

@@ -208,12 +208,12 @@ fn a_place_that_is_no_directory_is_said_to_be_none() {
     std::fs::write(home.file("file"), "x").unwrap();
     for option in ["--state-dir=/dev/null", "--machine=/dev/null", "--state-dir=file"] {
         for args in [&["list"][..], &["show", "a"], &["jobs"]] {
-            let text = home.fails(&[args, &[option]].concat(), 69);
+            let text = home.tells(&[args, &[option]].concat(), 69);
             let told = text.contains(" is not a directory") && text.contains("choose a");
             assert!(told && !text.contains("starts it") && !text.contains("chmod"), "{args:?} {option}: {text}");
         }
     }
-    let text = home.fails(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"], 70);
+    let text = home.tells(&["run", "a", "--state-dir", "/dev/null", "--", "touch", "ran"], 70);
     assert!(text.contains("/dev/null is not a directory"), "{text}");
     assert!(text.contains("choose another directory") && !text.contains("chmod"), "{text}");
 }
@@ -281,7 +281,7 @@ fn a_directory_behind_a_bare_machine_option_is_refused_with_what_to_write() {
     let home = Home::new();
     let dir = home.state().parent().unwrap().display().to_string();
     for words in [&["run", "a", "--machine", &dir, "--", "touch", "ran"][..], &["list", "--machine", &dir]] {
-        let told = home.fails(words, 64);
+        let told = home.tells(words, 64);
         assert!(told.contains(&format!("write --machine={dir}")), "{told}");
     }
 }

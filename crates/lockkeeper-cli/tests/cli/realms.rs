@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure};
+use crate::harness::{Home, Running, Served, failure, names};
 use crate::plain::Plain;
 
 /// H-70: each command uses the ensemble of its lock, and fails without a realm.
@@ -28,7 +28,7 @@ fn a_command_goes_to_the_realm_of_its_lock() {
         assert!(String::from_utf8_lossy(&output.stdout).contains("for a lease"), "{verb:?}: {output:?}");
     }
     let line = home.failure(&["run", "c", "--config", config, "--", "true"], 64);
-    assert!(line.contains("no realm covers /locks/c") && line.contains("/locks/a, /locks/b"), "{line}");
+    names(&line, &["no realm covers /locks/c", "/locks/a, /locks/b"]);
     home.refuses(&["run", "a/y", "b/y", "--config", config, "--", "true"], 64, "in two realms");
     // The settings show each realm with its origin.
     let told = home.ok(&["config", "--config", config]);
@@ -84,7 +84,7 @@ fn a_listing_shows_the_locks_of_all_realms() {
     for listing in [&["list"][..], &["list", "/"]] {
         let (shown, said) = printed(&two.output(listing));
         assert_eq!(shown, "");
-        assert!(said.contains("has a holder or a waiter on") && said.contains(&on), "{said}");
+        names(&said, &["has a holder or a waiter on", &on]);
     }
     let mut search = two.home.spawn("search/a", &["--config", "realms.toml"], "echo up; cat");
     let mut rest = two.home.spawn("b", &["--config", "realms.toml"], "echo up; cat");
@@ -215,7 +215,7 @@ fn commands_about_whole_servers_want_the_servers_by_name() {
         let output = two.output(verb);
         let (code, line) = failure(&output);
         assert_eq!(code, Some(64), "{verb:?}: {output:?}");
-        assert!(line.contains("the settings have realms") && line.contains(&two.names("/")), "{line}");
+        names(&line, &["the settings have realms", &two.names("/")]);
         assert!(printed(&output).1.contains("--servers"), "{output:?}");
     }
     assert!(!two.home.state().exists());
@@ -300,7 +300,7 @@ fn a_command_takes_its_realms_from_the_routing_data() {
     }
     home.refuses(&["run", "c", routing[0], routing[1], "--", "true"], 64, "no realm covers /locks/c");
     let line = home.failure(&["admin", "epoch", routing[0], routing[1]], 64);
-    assert!(line.contains(&servers) && line.contains("whole servers"), "{line}");
+    names(&line, &[&servers, "whole servers"]);
     let told = printed(&home.output(&["config", routing[0], routing[1]])).0;
     let line = told.lines().find(|line| line.starts_with("servers ")).unwrap();
     assert!(line.contains("none: the realms of the routing data are used"), "{line}");

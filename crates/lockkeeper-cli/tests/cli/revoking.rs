@@ -3,7 +3,7 @@
 use lockkeeper_testkit::proxy::{OpCode, Proxy};
 use serde_json::Value;
 
-use crate::harness::{Home, Running, is_alive, served, stderr, until};
+use crate::harness::{Home, Running, is_alive, names, served, stderr, until};
 
 /// T-27: for every kind the holder's command gets the signal within a second, and its end ends the hold.
 #[test]
@@ -189,8 +189,7 @@ fn a_command_that_is_not_to_be_disturbed_refuses() {
         assert!(asked["refusal"].as_str().unwrap().contains("--on-revoke ignore"), "{report}");
         assert_eq!(asked["pid"], holder.pid().as_raw_nonzero().get());
     }
-    let output = home.output(&["revoke", "a", "--wait", "30s"]);
-    assert!(output.status.code() == Some(2) && stderr(&output).contains(" refuses: "), "{output:?}");
+    home.tells_of(&["revoke", "a", "--wait", "30s"], 2, " refuses: ");
     let text = home.ok(&["show", "a"]);
     assert!(text.contains("; refuses: its command ignores requests"), "{text}");
     holder.close_stdin();
@@ -211,7 +210,7 @@ fn a_waiter_withdraws() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["asked"][0]["node"], &report["asked"][0]["answer"]), (&node.into(), &"released".into()));
     let text = waiter.ends(75);
-    assert!(text.contains("the wait for /locks/a was revoked by ") && text.contains("not today"), "{text}");
+    names(&text, &["the wait for /locks/a was revoked by ", "not today"]);
     assert!(!home.file("ran").exists());
     holder.finish();
 }

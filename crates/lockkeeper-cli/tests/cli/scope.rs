@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, served, until};
+use crate::harness::{Home, Running, Served, failure, names, served, until};
 
 /// Returns the name that answers give to the server of the user who runs the tests.
 fn own_server() -> String {
@@ -21,9 +21,8 @@ fn every_answer_names_this_users_own_server() {
     let mut holder = home.holds("a", &[]);
     let own = own_server();
     for question in [&["list"][..], &["show", "a"], &["why", "a"], &["list", "/none"], &["list", "--broken"]] {
-        let output = home.output(question);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && told.contains(&format!("on {own}")), "{question:?}: {told}");
+        let told = home.tells(question, 0);
+        assert!(told.contains(&format!("on {own}")), "{question:?}: {told}");
         let answer = home.json(&[question, &["--json"]].concat());
         assert_eq!((&answer["scope"]["kind"], &answer["scope"]["name"]), (&"own".into(), &own.clone().into()));
         assert_eq!(answer["scope"]["directory"], home.state().to_str().unwrap());
@@ -42,7 +41,7 @@ fn every_answer_names_this_users_own_server() {
     }
     let mut waiter = home.spawn("a", &["--wait", "60s"], "true");
     let line = waiter.told();
-    assert!(line.contains("waiting for /locks/a: held by ") && line.contains(&format!(", on {own}")), "{line}");
+    names(&line, &["waiting for /locks/a: held by ", &format!(", on {own}")]);
     holder.finish();
     waiter.ends(0);
 }
@@ -53,7 +52,7 @@ fn the_json_events_of_run_have_a_scope() {
     let mut holder = home.starts("a", &["--json", "--message", "the first"], "echo up; exec sleep 1000");
     let mut waiter = home.spawn("a", &["--json"], "true");
     let mut events = waiter.told();
-    events += &home.fails(&["run", "a", "--json", "--try", "--", "true"], 75);
+    events += &home.tells(&["run", "a", "--json", "--try", "--", "true"], 75);
     home.ok(&["revoke", "a"]);
     events += &holder.end().1;
     waiter.ends(0);
@@ -82,9 +81,8 @@ fn a_change_that_succeeded_names_this_users_own_server() {
         &["admin", "epoch", "--above", "7", "--yes"],
         &["admin", "copy", "--to", &target.address, "--raise-epoch"],
     ] {
-        let output = home.output(change);
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert!(output.status.success() && told.contains(&format!("on {own}")), "{change:?}: {told}");
+        let told = home.tells(change, 0);
+        assert!(told.contains(&format!("on {own}")), "{change:?}: {told}");
     }
     let copied = home.output(&["admin", "copy", "--to", &target.address, "--json"]);
     let copied: Value = serde_json::from_slice(&copied.stdout).unwrap();

@@ -10,7 +10,7 @@ use lockkeeper_client::wire::{Acl, CreateMode};
 use lockkeeper_client::{Client, Config};
 use unicode_width::UnicodeWidthStr;
 
-use crate::harness::{BINARY, Home, Served, failure, served, until};
+use crate::harness::{BINARY, Home, Served, failure, names, served, until};
 use crate::terminal::{INTERRUPT, Screen};
 
 /// Contenders of a foreign client with the node format of Curator, all of one session. Dropping them ends the session.
@@ -235,7 +235,7 @@ fn a_message_of_100_kb_is_refused_with_its_beginning_and_its_length() {
     for args in [&[][..], &["--lease", "1m"]] {
         let (code, line) = run(args);
         assert_eq!(code, Some(64), "{line}");
-        assert!(line.contains("102400 bytes") && line.contains("4096") && line.contains("nightly nightly"), "{line}");
+        names(&line, &["102400 bytes", "4096", "nightly nightly"]);
     }
     // Nothing that is typed is repeated whole.
     let long = "x".repeat(10_000);

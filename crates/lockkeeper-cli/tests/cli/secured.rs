@@ -1,6 +1,6 @@
 //! The command and TLS: every setting is used or refused, never ignored.
 
-use crate::harness::{Home, Running, failure, served, until};
+use crate::harness::{Home, Running, failure, names, served, until};
 
 #[test]
 fn tls_settings_belong_together() {
@@ -10,8 +10,8 @@ fn tls_settings_belong_together() {
         (["--tls-key", "a.pem", "--tls-ca", "ca.pem"], "tls.cert"),
         (["--tls-key", "a.pem", "--tls-cert", "a.pem"], "tls.ca"),
     ] {
-        let told = home.fails(&[&["config"], &args[..]].concat(), 64);
-        assert!(told.contains("cannot be used without") && told.contains(say), "{told}");
+        let told = home.tells(&[&["config"], &args[..]].concat(), 64);
+        names(&told, &["cannot be used without", say]);
     }
 }
 
@@ -151,7 +151,7 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     let output = home.output(&["doctor"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(said.contains("\njobs       1 job\n") && said.contains("\nunseen     the servers' clock, "), "{said}");
+    names(&said, &["\njobs       1 job\n", "\nunseen     the servers' clock, "]);
     assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
     assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));
@@ -268,7 +268,7 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
         let place = place.as_ref().map_or(&[][..], |place| place);
         for (words, command) in [(&["jobs"][..], &[][..]), (&other, &[]), (&["run", "a"], &["--", "true"])] {
             let words = [words, place, command].concat();
-            let told = home.fails(&words, 77);
+            let told = home.tells(&words, 77);
             let hint = told.split("contend: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{words:?}: {told}"));
             let hint = shlex::split(hint.lines().next().unwrap()).unwrap();
             let hint: Vec<_> = hint.iter().map(String::as_str).collect();
@@ -282,11 +282,8 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
 #[test]
 fn a_list_of_a_scheme_that_the_servers_do_not_know_is_the_mistake_that_is_named() {
     let (_served, home) = served();
-    let told = home.fails(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"], 77);
-    assert!(
-        told.contains("invalid access list") && told.contains("  hint: correct --acl or the setting acl"),
-        "{told}"
-    );
+    let told = home.tells(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"], 77);
+    names(&told, &["invalid access list", "  hint: correct --acl or the setting acl"]);
 }
 
 /// A lock that may not be read may have a holder.
@@ -477,7 +474,7 @@ fn mistakes_about_tls_get_hints_about_tls() {
         let lasts = !["is not valid now", "requires a client certificate", "without TLS"].contains(&problem);
         let wait = if lasts { "60s" } else { "2s" };
         let args = [&["run", "a", "--wait", wait, "--servers", &server.1], flags, &["--", "true"]].concat();
-        let told = home.fails(&args, 69);
+        let told = home.tells(&args, 69);
         let (line, rest) = told.split_once("\n  hint: ").unwrap_or_else(|| panic!("{told}"));
         assert!(line.contains(problem) && rest.contains(hint), "{flags:?}: {told}");
         assert!(!told.contains("check that a ZooKeeper server runs"), "{flags:?}: {told}");
@@ -502,5 +499,5 @@ fn a_port_for_tls_that_only_closes_plain_connections_is_recognised() {
     });
     let output = Home::new().output(&["run", "a", "--wait", "2s", "--servers", &address, "--", "true"]);
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("its port is one for TLS") && told.contains("hint: connect by TLS with --tls-ca"), "{told}");
+    names(&told, &["its port is one for TLS", "hint: connect by TLS with --tls-ca"]);
 }

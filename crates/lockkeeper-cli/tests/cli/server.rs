@@ -8,7 +8,7 @@ use std::process::Output;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, failure, is_alive, stop, text, until};
+use crate::harness::{BINARY, Home, Running, failure, is_alive, names, stop, text, until};
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
@@ -59,7 +59,7 @@ fn the_status_of_a_server_is_for_people_and_programs() {
     assert_eq!(shown["scope"]["kind"], "own");
     let output = home.output(&["server", "status"]);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains(&format!("process    {server} of user")) && said.contains("sessions   1, with 1"), "{said}");
+    names(&said, &[&format!("process    {server} of user"), "sessions   1, with 1"]);
     drop(holder);
 }
 
@@ -117,7 +117,7 @@ fn a_server_that_hangs_is_stopped_by_force() {
     let server = home.server().unwrap();
     stop(server);
     for args in [&["run", "a", "--wait", "1s", "--", "true"][..], &["run", "a", "--try", "--", "true"]] {
-        let said = home.fails(args, 69);
+        let said = home.tells(args, 69);
         assert!(said.contains(&format!("(pid {server}) runs and does not answer")), "{said}");
         assert!(said.contains("lockkeeper server stop --force"), "{said}");
     }

@@ -31,7 +31,7 @@ fn case_52_if_one_is_taken_none_is_held() {
     let line = home.failure(&["run", "a", "b", "c", "--try", "--", "touch", "ran"], 75);
     assert!(line.starts_with("/locks/b is taken: held by "), "{line}");
     // Long enough to take the first one, and to print that it waits.
-    let told = home.fails(&["run", "c", "b", "a", "--wait", "2s", "--", "touch", "ran"], 75);
+    let told = home.tells(&["run", "c", "b", "a", "--wait", "2s", "--", "touch", "ran"], 75);
     let waited = told.lines().map(without_time).find(|line| line.starts_with("lockkeeper: waited "));
     assert!(waited.is_some_and(|line| line.contains(" for /locks/b: last seen held by ")), "{told}");
     assert_eq!((home.count("a"), home.count("b"), home.count("c")), ((0, 0), (1, 0), (0, 0)));

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{BINARY, Home, Running, check_shape, failure, served, until};
+use crate::harness::{BINARY, Home, Running, check_shape, failure, names, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::plain::Plain;
 
@@ -112,7 +112,7 @@ fn a_holder_that_waited_is_shown_since_its_grant_and_a_foreign_client_since_it_q
             "run" => failure(&home.output(args)).1,
             _ => text(args),
         };
-        assert!(text.contains(says) && text.contains(" since ") && text.contains(", queued since "), "{text}");
+        names(&text, &[says, " since ", ", queued since "]);
     }
     // The second was granted the lock after the first has left.
     foreign.leave();
@@ -162,7 +162,7 @@ fn arguments_are_not_published_unasked() {
         tree.into_iter().map(|(path, data)| format!("{path} {data}\n")).collect::<String>()
     };
     let text = stored();
-    assert!(text.contains("/locks/plain/") && text.contains("in the way"), "{text}");
+    names(&text, &["/locks/plain/", "in the way"]);
     assert!(text.contains("\"sh\"") && !text.contains("hunter2"), "{text}");
     holders.push(start(&["asked", "--publish-command"]));
     let text = stored();
@@ -271,7 +271,7 @@ fn serve_says_where_and_what_it_is_and_stops_cleanly() {
         home.ok(&["run", "a", "--", "true"]);
         serving.signal(signal);
         let text = serving.ends(0);
-        assert!(text.contains("not an ensemble") && text.contains(data.to_str().unwrap()), "{text}");
+        names(&text, &["not an ensemble", data.to_str().unwrap()]);
     }
 }
 

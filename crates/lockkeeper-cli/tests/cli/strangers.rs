@@ -9,22 +9,18 @@ use std::process::{Command, Stdio};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, failure, is_alive, text, until};
+use crate::harness::{BINARY, Home, Running, failure, is_alive, names, text, until};
 
 /// A user without any rights here.
 const STRANGER: u32 = 54321;
-
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
-}
 
 fn mode(path: &Path, mode: u32) {
     std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
 }
 
-/// A home that other users may enter, with a program that they may run.
-fn open_home() -> Home {
-    let home = Home::new();
+/// A home that other users may enter, with a program that they may run; none if this user cannot be another one.
+fn open_home() -> Option<Home> {
+    let home = rustix::process::geteuid().is_root().then(Home::new)?;
     mode(home.state().parent().unwrap(), 0o755);
     let (program, own) = (Path::new(BINARY), home.file("lockkeeper"));
     if program.ancestors().all(|at| at.metadata().unwrap().permissions().mode() & 1 != 0) {
@@ -32,7 +28,7 @@ fn open_home() -> Home {
     } else {
         std::fs::copy(program, own).unwrap();
     }
-    home
+    Some(home)
 }
 
 /// A command of another user. `HOME` is the home's directory.
@@ -62,10 +58,7 @@ fn serve(home: &Home) -> (Running, String) {
 /// `su` without a dash keeps HOME.
 #[test]
 fn settings_in_the_home_of_another_user_are_refused_with_a_remedy() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let closed = home.file("closed");
     std::fs::create_dir_all(closed.join(".config/lockkeeper")).unwrap();
     mode(&closed, 0o700);
@@ -73,15 +66,12 @@ fn settings_in_the_home_of_another_user_are_refused_with_a_remedy() {
     command.env_remove("LOCKKEEPER_CONFIG").env_remove("XDG_CONFIG_HOME").env("HOME", &closed);
     let (code, line) = failure(&command.output().unwrap());
     assert_eq!(code, Some(64), "{line}");
-    assert!(line.contains("Permission denied") && line.contains("; correct HOME or XDG_CONFIG_HOME"), "{line}");
+    names(&line, &["Permission denied", "; correct HOME or XDG_CONFIG_HOME"]);
 }
 
 #[test]
 fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_server() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     home.ok(&["run", "a", "--", "true"]);
     let servers = format!("unix:{}", home.state().join("socket").display());
     home.ok(&["list", "--servers", &servers]);
@@ -117,10 +107,7 @@ fn a_stranger_cannot_connect_to_the_own_server_nor_enter_a_closed_machines_serve
 /// As in `/tmp`: the modes of that directory are right.
 #[test]
 fn in_a_directory_for_all_users_the_directory_of_another_user_is_named() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let (shared, users) = (home.file("tmp"), home.file("tmp/users"));
     std::fs::create_dir_all(&users).unwrap();
     mode(&shared, 0o1777);
@@ -139,10 +126,7 @@ fn in_a_directory_for_all_users_the_directory_of_another_user_is_named() {
 /// He may not open the store, so he learns only from the socket whether the server runs.
 #[test]
 fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let (mut server, machine) = serve(&home);
     server.kill();
     assert!(home.file("shared/socket").exists());
@@ -154,18 +138,12 @@ fn a_stranger_learns_at_once_that_the_machines_server_does_not_run() {
 /// A size of 0 would look like data that is lost.
 #[test]
 fn a_stranger_who_may_not_see_the_data_of_the_machines_server_reads_that_and_no_size() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let (_server, machine) = serve(&home);
     let status = |of: &mut Command| String::from_utf8(of.output().unwrap().stdout).unwrap();
     let args = ["server", "status", &machine];
     let said = status(&mut of_stranger(&home, &args));
-    assert!(
-        said.contains("\n  data       ") && said.contains(" nodes, of a size that this user may not see\n"),
-        "{said}"
-    );
+    names(&said, &["\n  data       ", " nodes, of a size that this user may not see\n"]);
     let json = ["server", "status", &machine, "--json"];
     let shown = |of: &mut Command| serde_json::from_str::<Value>(&status(of)).unwrap()["data_bytes"].clone();
     assert_eq!(shown(&mut of_stranger(&home, &json)), Value::Null);
@@ -174,10 +152,8 @@ fn a_stranger_who_may_not_see_the_data_of_the_machines_server_reads_that_and_no_
 
 #[test]
 fn a_user_without_a_name_is_shown_with_his_number() {
-    if !is_root() {
-        return;
-    }
-    let output = of_stranger(&open_home(), &["server", "status"]).output().unwrap();
+    let Some(home) = open_home() else { return };
+    let output = of_stranger(&home, &["server", "status"]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.starts_with(&format!("uid {STRANGER}'s own server is not running")), "{output:?}");
 }
@@ -185,10 +161,7 @@ fn a_user_without_a_name_is_shown_with_his_number() {
 /// The environment says who a command's user claims to be.
 #[test]
 fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let (_server, machine) = serve(&home);
     let mut holder = home.holds("a", &[&machine]);
     let breaks = ["break", "a", "--yes", "--reason", "mine now", &machine];
@@ -202,7 +175,7 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
     let again = home.holds("a", &[&machine]);
     home.ok(&["break", "a", "--yes", "--reason", "the real one", &machine]);
     drop(again);
-    let (names, records) = runtime.block_on(async {
+    let (found, records) = runtime.block_on(async {
         let (client, _states) = lockkeeper_client::Client::open(
             servers.parse().unwrap(),
             lockkeeper_client::Config::new(std::time::Duration::from_secs(10)),
@@ -237,14 +210,14 @@ fn a_strangers_break_is_recorded_with_his_uid_whatever_he_claims() {
         client.close();
         (names.len(), records.len())
     });
-    assert_eq!((names, records), (2, 2));
+    assert_eq!((found, records), (2, 2));
     let listed = home.json(&["list", "--broken", "--json", &machine]);
     let listed: Vec<_> = listed["broken"].as_array().unwrap().iter().collect();
     let by: Vec<_> = listed.iter().map(|broken| &broken["by"]["uid"]).collect();
     assert_eq!(by, [&Value::from(STRANGER), &Value::from(0), &Value::Null]);
     let lines = home.ok(&["list", "--broken", &machine]);
     assert!(lines.contains(&format!("(uid {STRANGER}): mine now")), "{lines}");
-    assert!(lines.contains("(uid 0): the real one") && lines.contains("(not proved): "), "{lines}");
+    names(&lines, &["(uid 0): the real one", "(not proved): "]);
 }
 
 /// An id as in the name of a record.
@@ -259,10 +232,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// `su` and `sudo` may keep `HOME`.
 #[test]
 fn root_with_another_users_home_is_refused_and_nothing_is_made_or_emptied() {
-    if !is_root() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = open_home() else { return };
     let (users, kept) = (home.file("users"), home.file("kept"));
     mode(home.state().parent().unwrap(), 0o755);
     std::fs::write(&kept, "content").unwrap();
@@ -293,10 +263,7 @@ fn root_with_another_users_home_is_refused_and_nothing_is_made_or_emptied() {
 /// Systems with the umask 002 give each user a group of the same number, and make directories that it may write.
 #[test]
 fn the_private_group_of_a_user_may_write_his_directory_and_no_other_group() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let own = home.file("own");
     std::fs::create_dir(&own).unwrap();
     // A server that does not run any more.
@@ -333,10 +300,7 @@ fn planted_links_are_not_followed() {
 /// He made it while the directory was open to others, and could still change what is in it.
 #[test]
 fn data_of_another_user_is_not_served() {
-    if !is_root() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = open_home() else { return };
     let data = home.state().join("data");
     std::fs::create_dir_all(&data).unwrap();
     chown(&data, Some(STRANGER), None).unwrap();
@@ -379,10 +343,7 @@ fn the_own_server_listens_on_no_port_and_at_any_depth() {
 
 #[test]
 fn another_network_namespace_shares_the_own_server() {
-    if !is_root() {
-        return;
-    }
-    let home = Home::new();
+    let Some(home) = open_home() else { return };
     let mut holder = home.holds("a", &[]);
     let mut command = Command::new("unshare");
     command.args(["--net", "--", BINARY, "run", "a", "--try", "--", "true"]).stdin(Stdio::null());
@@ -425,10 +386,7 @@ fn serve_on_the_own_servers_data_serves_foreign_clients_and_the_own_commands() {
 /// With a list of his own on `/locks`, he would shut all others out.
 #[test]
 fn a_stranger_can_change_no_list_of_the_nodes_that_all_users_share() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     let hijacks = |machine: &str| {
         let init = ["admin", "init", machine, "--acl", "creator-all"];
         let (code, line) = failure(&of_stranger(&home, &init).output().unwrap());
@@ -455,10 +413,7 @@ fn a_stranger_can_change_no_list_of_the_nodes_that_all_users_share() {
 
 #[test]
 fn root_and_the_servers_user_may_always_mend_access_lists_and_read_who_changed_them() {
-    if !is_root() {
-        return;
-    }
-    let home = open_home();
+    let Some(home) = open_home() else { return };
     std::fs::create_dir(home.file("shared")).unwrap();
     chown(home.file("shared"), Some(STRANGER), Some(STRANGER)).unwrap();
     let machine = format!("--machine={}", home.file("shared").display());
@@ -490,11 +445,8 @@ fn root_and_the_servers_user_may_always_mend_access_lists_and_read_who_changed_t
 /// One user's connections would keep all others out.
 #[test]
 fn each_user_of_the_machine_has_a_quarter_of_the_connections_and_of_the_sessions_and_the_refused_one_is_told_so() {
-    if !is_root() {
-        return;
-    }
     for (flag, what) in [("--max-connections=8", "connections"), ("--max-sessions=8", "sessions")] {
-        let home = open_home();
+        let Some(home) = open_home() else { return };
         let machine = format!("--machine={}", home.file("shared").display());
         let mut server = Running::start(&mut home.command(&["serve", &machine, flag]));
         assert!(server.line().starts_with("unix:"));
@@ -520,17 +472,14 @@ fn each_user_of_the_machine_has_a_quarter_of_the_connections_and_of_the_sessions
         drop(holders);
         server.signal(Signal::TERM);
         let (_, log) = server.end();
-        assert!(log.contains("refusing a ") && log.contains(&told), "{log}");
+        names(&log, &["refusing a ", &told]);
     }
 }
 
 /// `su` keeps `HOME`, and the one whose home it is has planted links to files of root.
 #[test]
 fn no_command_writes_through_a_link_that_another_user_has_planted() {
-    if !is_root() {
-        return;
-    }
-    let (home, server) = (open_home(), Home::new());
+    let (Some(home), server) = (open_home(), Home::new()) else { return };
     let (users, kept) = (home.file("users"), home.file("kept"));
     let state = users.join(".local/state/lockkeeper");
     for dir in [state.join("serve"), users.join("journal")] {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_testkit::Stalls;
 use rustix::process::{Signal, kill_process, test_kill_process};
 
-use crate::harness::{Home, failure, served, until, watchdogs, without_time};
+use crate::harness::{Home, failure, names, served, until, watchdogs, without_time};
 
 /// D-01: a job that finds the lock taken prints the holder, waits, and runs after it.
 #[test]
@@ -16,7 +16,7 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
     let line = second.told();
     let holder = format!("(pid {})", first.pid().as_raw_nonzero());
     assert!(without_time(&line).starts_with("lockkeeper: waiting for /locks/nightly: held by "), "{line}");
-    assert!(line.contains(&holder) && line.contains(" since ") && line.contains("(nightly index)"), "{line}");
+    names(&line, &[&holder, " since ", "(nightly index)"]);
     first.finish();
     let (code, rest) = second.end();
     assert!(code == Some(0) && without_time(&rest).starts_with("lockkeeper: acquired /locks/nightly after "), "{rest}");
@@ -109,7 +109,7 @@ fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
     kill_process(*watchdog, Signal::STOP).unwrap();
     holder.close_stdin();
     let text = holder.ends(0);
-    assert!(text.contains("the watchdog of the command (pid ") && text.contains("was stopped by a signal"), "{text}");
+    names(&text, &["the watchdog of the command (pid ", "was stopped by a signal"]);
     assert!(test_kill_process(*watchdog).is_err(), "its watchdog is left");
 }
 
@@ -225,7 +225,7 @@ fn the_wait_is_used_up_while_nothing_listens() {
     let took = started.elapsed();
     assert_eq!(code, Some(69), "{line}");
     assert!(took >= Duration::from_secs(3) && took < Duration::from_secs(3 + 5), "{took:?}");
-    assert!(line.contains("within 3 s") && line.contains("nothing listens there"), "{line}");
+    names(&line, &["within 3 s", "nothing listens there"]);
 }
 
 /// The record of the refusal and the end of the session share the second after the wait.
@@ -304,11 +304,11 @@ fn ahead_is_counted_the_same_everywhere() {
     assert_eq!((&event["lock"]["waiters"][1]["ahead"], lock["holders"][0].get("ahead")), (&2.into(), None));
     let text = |verb: &str| home.ok(&[verb, "a"]);
     let shown = text("show");
-    assert!(shown.contains("    ahead    1\n") && shown.contains("    ahead    2\n"), "{shown}");
+    names(&shown, &["    ahead    1\n", "    ahead    2\n"]);
     let why = text("why");
-    assert!(why.contains("2 waiting; a new contender has 3 ahead") && why.contains(", 2 ahead\n"), "{why}");
+    names(&why, &["2 waiting; a new contender has 3 ahead", ", 2 ahead\n"]);
     for give_up in [&["--try"][..], &["--wait", "3s"]] {
-        let text = home.fails(&[&["run", "a"], give_up, &["--", "true"]].concat(), 75);
+        let text = home.tells(&[&["run", "a"], give_up, &["--", "true"]].concat(), 75);
         let failure = text.lines().rfind(|line| without_time(line).starts_with("lockkeeper: ")).unwrap();
         assert!(failure.contains(", 3 ahead (on ") && !failure.contains("waiting for"), "{text}");
     }

@@ -9,7 +9,7 @@ use lockkeeper_testkit::is_deep;
 use lockkeeper_testkit::proxy::{Cut, ErrorCode, OpCode, Proxy};
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::harness::{Home, Running, Served, failure, served, until};
+use crate::harness::{Home, Running, Served, failure, names, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::terminal::Screen;
 
@@ -28,10 +28,10 @@ fn top_shows_each_change_and_a_person_ends_a_hold_from_it() {
     shows(&mut screen, "1 in use, 0 waited for");
     let mut waiter = home.spawn("nightly", &[], "echo in; cat");
     let table = shows(&mut screen, "1 in use, 1 waited for");
-    assert!(table.contains("\nnightly  ") && table.contains("(index)"), "{table}");
+    names(&table, &["\nnightly  ", "(index)"]);
     screen.press(b"\r");
     let queue = shows(&mut screen, "1 ahead");
-    assert!(queue.contains("\n/locks/nightly ") && queue.contains("\nholds "), "{queue}");
+    names(&queue, &["\n/locks/nightly ", "\nholds "]);
     screen.press(b"R");
     shows(&mut screen, "reason to ask ");
     // A request without a reason is not sent.
@@ -217,7 +217,7 @@ fn a_watched_list_says_that_its_connection_is_lost_and_goes_on_when_it_is_back()
     while !line.starts_with("! ") {
         line = list.line();
     }
-    assert!(line.contains("the connection to ") && line.contains(" is lost: changes of /locks are not seen"), "{line}");
+    names(&line, &["the connection to ", " is lost: changes of /locks are not seen"]);
     client.leave();
     client.join("after");
     proxy.heal();
@@ -246,5 +246,5 @@ fn without_a_watch_of_a_tree_top_reads_at_each_key_and_a_watched_list_is_refused
     client.join("b");
     screen.press(b"n");
     let table = screen.until_shown(&mut terminal, "2 in use, 0 waited for");
-    assert!(table.contains("\na  ") && table.contains("\nb  "), "{table}");
+    names(&table, &["\na  ", "\nb  "]);
 }
