@@ -334,8 +334,7 @@ fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_i
     let mut waiting = Running::start(&mut paste(&run.replace(" COMMAND", " echo ran")));
     until("it waits behind the foreign client", || site.waiters("etl") == 1);
     kazoo.leave();
-    assert_eq!(waiting.line(), "ran");
-    assert!(waiting.wait().success());
+    waiting.ends_after("ran");
 
     // Somebody uses the free lock in another way. Nothing shows which is right.
     assert!(site.output("run", &["etl", "--", "true"]).status.success());
@@ -476,8 +475,7 @@ fn the_advice_about_a_dead_letter_can_be_run() {
 /// The commands in the listing by which an operator decides. The own server refuses access lists, also those of variables.
 #[test]
 fn the_commands_of_a_decision_decide_it() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let home = Home::with_state(ODD_DIR);
     let of_ensemble =
         Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };

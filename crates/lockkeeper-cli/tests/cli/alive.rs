@@ -33,8 +33,7 @@ fn sessions_are_seen(servers: &str) {
     until("it has no connection", || home.ok(&["why", "reindex"]).contains(&gone));
     let mut foreign = Nodes::connect(servers, "curator");
     foreign.join("stock");
-    let text = home.ok(&["why", "stock"]);
-    names(&text, &[" from 127.0.0.1:", "\n  session 0x"]);
+    names(&home.ok(&["why", "stock"]), &[" from 127.0.0.1:", "\n  session 0x"]);
     let doctor = || String::from_utf8(home.output(&["doctor"]).stdout).unwrap();
     assert!(!doctor().contains("no server is connected to"));
     // Its machine is gone; its session lives for a while.

@@ -1,6 +1,6 @@
 //! `break` and `why`: shows the holder that blocks a lock, and takes the lock from it.
 
-use crate::harness::{Home, is_alive, names, served, until};
+use crate::harness::{Home, held, is_alive, names, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 
 /// N-22, T-10: the holder's command is stopped, the next one runs, and the record keeps the author and the reason.
@@ -63,14 +63,12 @@ fn a_broken_holder_reads_who_broke_it_while_its_command_still_runs() {
 /// Removes a waiter by the node that `show` prints; its command ends with 75.
 #[test]
 fn break_removes_the_one_that_was_named() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let mut waiter = home.waits("a", &[], "touch ran");
     let node = home.show("a")["waiters"][0]["node"].as_str().unwrap().to_owned();
     let broken = home.json(&["break", "a", "--node", &node, "-r", "in the way", "-y", "--json"]);
     assert_eq!((&broken["node"], &broken["held"]), (&node.clone().into(), &false.into()));
-    let text = waiter.ends(75);
-    names(&text, &["the wait for /locks/a was broken by ", ": in the way (on "]);
+    names(&waiter.ends(75), &["the wait for /locks/a was broken by ", ": in the way (on "]);
     assert_eq!(home.count("a"), (1, 0));
     assert!(!home.file("ran").exists());
     home.refuses(&["break", "a", "--node", &node, "-r", "again", "-y"], 1, "is not a contender of /locks/a (on ");
@@ -107,8 +105,7 @@ fn break_refuses_mistakes() {
 /// N-22, T-10: prints the holder, since when, the contenders ahead, and what to do.
 #[test]
 fn case_55_why_names_the_holder_and_the_possible_actions() {
-    let home = Home::new();
-    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
+    let (home, mut holder) = held("nightly", &["-m", "nightly index"]);
     let mut waiters = Vec::new();
     for at in 1..=11 {
         waiters.push(home.spawn("nightly", &["-m", &format!("number {at}.")], "true"));
@@ -162,11 +159,9 @@ fn a_foreign_client_behind_a_node_without_a_session_is_named_to_a_waiter_and_is_
     let without = foreign.leave_behind("a");
     foreign.join("a");
     let mut waiter = home.spawn("a", &["--format", "kazoo"], "echo in");
-    let line = waiter.told();
-    names(&line, &["waiting for /locks/a: ", &without, "nobody holds it: 10.0.3.7, writing, queued since "]);
+    names(&waiter.told(), &["waiting for /locks/a: ", &without, "nobody holds it: 10.0.3.7, writing, queued since "]);
     home.ok(&["break", "a", "--node", &without, "--reason", "left by a script", "--yes"]);
     let told = home.tells(&["break", "a", "--reason", "it hangs", "--yes"], 0);
     names(&told, &["it is not told, its session goes on, and it may work on"]);
-    assert_eq!(waiter.line(), "in");
-    waiter.ends(0);
+    waiter.ends_after("in");
 }

@@ -248,8 +248,7 @@ fn the_cron_job_of_kubernetes_runs_once_a_day_whatever_pod_starts_it() {
 
 #[test]
 fn one_replica_of_the_deployment_leads_and_is_ready_and_the_next_one_leads_when_it_is_drained() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let (container, words) = container("lead", "command");
     let probe = container["readinessProbe"]["exec"]["command"].as_array().unwrap();
     assert_eq!(probe.iter().map(|word| word.as_str().unwrap()).collect::<Vec<_>>(), ["test", "-e", "/tmp/leads"]);

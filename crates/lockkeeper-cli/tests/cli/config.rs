@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::harness::{Home, Served, failure, names};
+use crate::harness::{Home, Served, failure, names, refused};
 
 fn write(home: &Home, name: &str, text: &str) -> String {
     let path = home.file(name);
@@ -109,8 +109,7 @@ fn the_settings_are_told_without_a_home_directory() {
     let output = run(&["config", "--json"]);
     assert!(output.status.success() && output.stdout.starts_with(b"{"), "{output:?}");
     for words in [&["config", "--connect"][..], &["run", "a", "--", "true"]] {
-        let (code, line) = failure(&run(words));
-        assert!(code == Some(70) && line.contains("HOME is not set"), "{line}");
+        refused(&run(words), 70, "HOME is not set");
     }
 }
 

@@ -50,10 +50,8 @@ fn the_run_that_closes_a_ring_gives_up_if_it_is_asked_to_and_the_others_go_on() 
         go_on(&mut first);
         until("the first waits", || home.count("b") == (1, 1));
         go_on(&mut last);
-        let said = last.ends(75);
-        names(&said, &["deadlock: ", " holds /locks/b and waits for /locks/a, which "]);
-        assert_eq!(first.line(), "in");
-        assert!(first.wait().success());
+        names(&last.ends(75), &["deadlock: ", " holds /locks/b and waits for /locks/a, which "]);
+        first.ends_after("in");
     }
 }
 
@@ -71,8 +69,7 @@ fn foreign_clients_are_likely_parties_and_a_session_with_several_waits_a_possibl
         (code, json["deadlocks"][0]["certainty"].as_str().map(str::to_owned))
     };
     assert_eq!(certainty(), (Some(1), Some("likely".to_owned())));
-    let text = home.says(&["deadlocks"], 1);
-    names(&text, &[", session 0x", "lockkeeper break /locks/"]);
+    names(&home.says(&["deadlocks"], 1), &[", session 0x", "lockkeeper break /locks/"]);
     other.join("z");
     one.join("z");
     assert_eq!(certainty(), (Some(1), Some("possible".to_owned())));

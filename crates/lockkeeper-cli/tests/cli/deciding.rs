@@ -147,8 +147,7 @@ fn a_rule_of_the_settings_file_decides() {
     assert_eq!(high.line(), "in");
     let decided = fleet.decided();
     assert_eq!((&decided[0]["by_rule"], &decided[0]["on_behalf_of"]), (&true.into(), &"batch yields".into()));
-    let told = fleet.home.ok(&["requests", "--decided"]);
-    names(&told, &["online may take it from batch-7", "batch yields"]);
+    names(&fleet.home.ok(&["requests", "--decided"]), &["online may take it from batch-7", "batch yields"]);
     high.close_stdin();
     high.wait();
 }

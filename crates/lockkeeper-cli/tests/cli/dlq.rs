@@ -7,7 +7,7 @@ use std::process::Output;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, Served, failure, names, stderr, text, until};
+use crate::harness::{BINARY, Home, Running, Served, failure, held, names, refused, stderr, text, until};
 use crate::terminal::Screen;
 
 /// Runs `run NAME --background --retries 1` behind a holder, with attempts that do not wait.
@@ -214,8 +214,7 @@ fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_r
     let refused = |why: &str| {
         for replay in [&["--all"][..], &["--all", "--yes"], &[&operation]] {
             let output = home.output(&[&["dlq", "replay"], replay].concat());
-            let (code, line) = failure(&output);
-            assert!(code == Some(77) && line.contains(why), "{code:?}: {line}");
+            refused(&output, 77, why);
             assert!(stderr(&output).contains(&format!("dlq replay {operation} --foreign")), "{output:?}");
         }
         assert!(!home.file("ran").exists());
@@ -405,8 +404,7 @@ fn mistakes_about_letters_are_told() {
 /// Another attempt would be refused as well, so a replay has no use.
 #[test]
 fn a_refusal_that_keeps_no_letter_says_so() {
-    let home = Home::new();
-    let _holder = home.holds("a", &["--permits", "2"]);
+    let (home, _holder) = held("a", &["--permits", "2"]);
     let words = ["run", "a", "--permits", "3", "--dead-letter", "file", "--", "touch", "ran"];
     home.refuses(&words, 64, "; no dead letter is kept, because another attempt fails too");
     assert!(letters(&home).is_empty());

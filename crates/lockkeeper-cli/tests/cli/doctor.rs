@@ -3,7 +3,7 @@
 use serde_json::Value;
 use zookeeper_client::CreateMode;
 
-use crate::harness::{Home, Served, names, served, stderr, stdout, until};
+use crate::harness::{Home, Served, held, names, served, stderr, stdout, until};
 use crate::plain::Plain;
 
 /// Returns the exit code, and the findings as `SECTION SEVERITY TEXT`, of `doctor --json`.
@@ -103,8 +103,7 @@ fn a_failed_job_is_serious_and_a_late_one_a_notice() {
 
 #[test]
 fn a_dead_letter_that_waits_is_a_notice() {
-    let home = Home::new();
-    let _holder = home.holds("a", &[]);
+    let (home, _holder) = held("a", &[]);
     let run = ["run", "a", "--retries", "1", "--retry-delay", "1ms", "--dead-letter", "file", "--try", "--", "true"];
     assert!(!home.output(&run).status.success());
     let (code, found) = doctor(&home, &[]);
@@ -254,8 +253,10 @@ fn gc_deletes_monitor_objects_that_were_unused_for_a_time() {
     assert_eq!(of_group(&answer, "recent"), ["/P1"], "used less than a day ago");
     let answer = gc(&site.home, &["/", "--objects", "--empty"]);
     assert_eq!(answer["deleted"], serde_json::json!([]), "the age counts");
-    let said = site.home.ok(&["admin", "gc", "/", "--objects", "--older-than", "0s"]);
-    assert!(said.contains("\n  lockkeeper admin gc / --objects --empty"), "{said}");
+    names(
+        &site.home.ok(&["admin", "gc", "/", "--objects", "--older-than", "0s"]),
+        &["\n  lockkeeper admin gc / --objects --empty"],
+    );
     let answer = gc(&site.home, &["/", "--objects", "--empty", "--older-than", "0s"]);
     assert_eq!(answer["deleted"], serde_json::json!(["/P1"]));
     assert_eq!(of_group(&answer, "note"), ["/P3"]);

@@ -4,19 +4,17 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-use crate::harness::{BINARY, Home, Served, failure, until};
+use crate::harness::{BINARY, Home, Served, failure, held, names, refused, until};
 
 /// A process of the broken job that became a daemon can no longer change the file.
 #[test]
 fn a_job_that_lost_its_lock_does_not_replace_the_file_of_its_successor() {
-    let home = Home::new();
-    let mut stale = home.holds("nightly", &[]);
+    let (home, mut stale) = held("nightly", &[]);
     let token = home.show("nightly")["holders"][0]["token"].as_i64().unwrap();
     home.ok(&["break", "nightly", "-r", "test", "-y"]);
     let script = format!("echo new | {BINARY} fence report && cat report");
     let mut next = home.spawn("nightly", &[], &script);
-    assert_eq!(next.line(), "new");
-    assert!(next.wait().success());
+    next.ends_after("new");
     let late = |args: &[&str]| {
         let mut command = home.command(&[&["fence", "report", "--token", &token.to_string()], args].concat());
         let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -42,8 +40,7 @@ fn a_closed_standard_input_is_no_new_contents_and_an_empty_one_is() {
         let script = format!("exec {BINARY} fence report --token {token} {input}");
         Command::new("sh").args(["-c", &script]).current_dir(file.parent().unwrap()).output().unwrap()
     };
-    let (code, line) = failure(&fence(9, "<&-"));
-    assert!(code == Some(64) && line.contains("standard input is closed"), "{line}");
+    refused(&fence(9, "<&-"), 64, "standard input is closed");
     assert_eq!(fs::read_to_string(&file).unwrap(), "old\n");
     // Nor was the token taken.
     assert_eq!(fence(8, "</dev/null").status.code(), Some(0));
@@ -98,8 +95,10 @@ fn a_command_under_permits_is_told_that_it_has_no_token() {
     let home = Home::new();
     let script = "echo x | \"$0\" fence f";
     let lockkeeper = crate::harness::BINARY;
-    let told = home.tells(&["run", "a", "--permits", "3", "--", "sh", "-c", script, lockkeeper], 64);
-    assert!(told.contains("holds permits or a shared lock, which have no token"), "{told}");
+    names(
+        &home.tells(&["run", "a", "--permits", "3", "--", "sh", "-c", script, lockkeeper], 64),
+        &["holds permits or a shared lock, which have no token"],
+    );
 }
 
 /// A server begins anew with a clock that is behind.
@@ -159,8 +158,7 @@ fn contents_that_were_generated_beside_the_file_are_not_lost() {
     assert_eq!(fs::read_to_string(at("report.new")).unwrap(), "new");
     fs::hard_link(at("report"), at("same")).unwrap();
     for input in ["report", "same", "report.fence"] {
-        let (code, line) = failure(&fence(&home, &format!("report --token 5 < {input}")));
-        assert!(code == Some(64) && line.contains("standard input is report"), "{input}: {code:?}, {line}");
+        refused(&fence(&home, &format!("report --token 5 < {input}")), 64, "standard input is report");
     }
     assert_eq!(fs::read_to_string(at("report")).unwrap(), "new");
     // A command behind the gate may read what it likes.
@@ -174,8 +172,7 @@ fn a_wait_for_the_gate_ends_with_75() {
     let mut first = crate::harness::Running::start(&mut home.command(&args));
     assert_eq!(first.line(), "up");
     for rest in ["--token 6 --wait 20ms -- touch ran", "--token 6 --wait 0s", "--show --wait 20ms"] {
-        let (code, line) = failure(&fence(&home, &format!("dir {rest}")));
-        assert!(code == Some(75) && line.contains("kept the gate closed"), "{code:?}, {line}");
+        refused(&fence(&home, &format!("dir {rest}")), 75, "kept the gate closed");
     }
     first.close_stdin();
     first.wait();
@@ -205,8 +202,7 @@ fn a_gate_that_a_wrong_token_would_close_stays_open_or_is_opened_with_a_reason()
     assert_eq!(failure(&fence(&home, "dir --reset --yes --reason ' '")).0, Some(64));
     assert_eq!(failure(&fence(&home, "dir --reset --reason typo")).0, Some(64));
     assert!(fence(&home, "dir --reset --token 8 --yes --reason 'a typo\nin a script'").status.success());
-    let (code, line) = failure(&fence(&home, "dir --reset --token 9 --yes --reason up"));
-    assert!(code == Some(64) && line.contains("token 9 is greater than 8"), "{line}");
+    refused(&fence(&home, "dir --reset --token 9 --yes --reason up"), 64, "token 9 is greater than 8");
     let text = shown();
     let (mark, reset) = text.trim_end().split_once('\n').unwrap();
     assert_eq!(mark, "token 8 of epoch 0");

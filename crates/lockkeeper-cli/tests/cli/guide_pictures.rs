@@ -265,8 +265,7 @@ impl Lease {
     fn asks(&mut self, args: &[&str], limit: &str, event: &str) {
         let mut requestor = self.home.spawn("db7", &[&["--lease", "1h"], args].concat(), RUNS);
         assert_eq!(self.owner.line(), "asked");
-        let said = requestor.told_of("waiting for ");
-        names(&said, &["held by batch", limit]);
+        names(&requestor.told_of("waiting for "), &["held by batch", limit]);
         self.requestor = Some(requestor);
         self.states =
             [State::Asked("cleans up".to_owned()), State::Waits(format!("waits {limit}").trim_end().to_owned())];

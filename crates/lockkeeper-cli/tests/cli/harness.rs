@@ -163,8 +163,7 @@ impl Home {
 
     /// The same, and the line must have this text.
     pub(crate) fn refuses(&self, args: &[&str], code: i32, say: &str) {
-        let line = self.failure(args, code);
-        assert!(line.contains(say), "{args:?}: {say:?} is missing in {line}");
+        refused(&self.output(args), code, say);
     }
 
     /// Returns the output of `show --json` for a lock.
@@ -314,6 +313,12 @@ impl Running {
         text
     }
 
+    /// Prints this line next, and then ends with success.
+    pub(crate) fn ends_after(&mut self, line: &str) {
+        assert_eq!(self.line(), line);
+        self.ends(0);
+    }
+
     pub(crate) fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait();
@@ -397,6 +402,13 @@ pub(crate) fn served() -> (Served, Home) {
     (served, home)
 }
 
+/// Returns a user, and a run of theirs that holds this lock.
+pub(crate) fn held(name: &str, args: &[&str]) -> (Home, Running) {
+    let home = Home::new();
+    let holder = home.holds(name, args);
+    (home, holder)
+}
+
 /// Whether a process runs; a zombie does not.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     if test_kill_process(pid).is_err() {
@@ -462,6 +474,12 @@ pub(crate) fn failure(output: &Output) -> (Option<i32>, String) {
         assert!(more.starts_with("  hint: "), "{text}");
     }
     (output.status.code(), line)
+}
+
+/// Checks that a command has failed with this status, and that its line of failure has this text.
+pub(crate) fn refused(output: &Output, code: i32, say: &str) {
+    let (ended, line) = failure(output);
+    assert!(ended == Some(code) && line.contains(say), "{ended:?}: {line}, and not {code} with {say:?}");
 }
 
 /// Returns a line of a log without the time at its beginning, if it has one.

@@ -46,8 +46,7 @@ fn a_job_outlasts(servers: &str, restart: impl FnOnce()) {
     restart();
     until("the lock is held at the server", || home.count("a") == (1, 0));
     job.close_stdin();
-    assert_eq!(job.line(), "done");
-    job.ends(0);
+    job.ends_after("done");
 }
 
 /// How long the server is away, in addition to its start.

@@ -83,8 +83,7 @@ fn a_refused_try_is_counted_and_names_the_holder() {
         [values(["refused".into(), "taken".into(), 3.into()]), values(["refused".into(), "gave_up".into(), 1.into()])];
     assert_eq!(fields(&entries, ["entry", "reason", "count"]), expected);
     assert_eq!(entries[0]["holder_message"], "manual rerun");
-    let text = home.ok(&["history", "a"]);
-    names(&text, &["(holds now; granted then or later) (manual rerun)", "refused 3 x in "]);
+    names(&home.ok(&["history", "a"]), &["(holds now; granted then or later) (manual rerun)", "refused 3 x in "]);
 }
 
 /// Last night's question: why did the job not run?

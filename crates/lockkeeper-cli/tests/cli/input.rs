@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use crate::harness::{Home, Served, failure};
+use crate::harness::{Home, Served, failure, refused};
 
 #[test]
 fn every_mistake_on_the_command_line_is_one_line_and_64() {
@@ -59,9 +59,7 @@ fn every_mistake_on_the_command_line_is_one_line_and_64() {
     ];
     for (args, say) in cases {
         let output = home.output(args);
-        let (code, line) = failure(&output);
-        assert_eq!(code, Some(64), "{args:?}: {line}");
-        assert!(line.contains(say), "{args:?}: {line}");
+        refused(&output, 64, say);
         assert!(output.stdout.is_empty());
     }
     assert!(!home.file("ran").exists());

@@ -7,7 +7,7 @@ use lockkeeper_testkit::proxy::{OpCode, Proxy, What};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, until};
+use crate::harness::{Home, Running, Served, held, names, until};
 
 /// All requests but pings.
 const REQUESTS: [OpCode; 13] = [
@@ -109,8 +109,7 @@ fn killed(served: &Served, rule: &str, moment: Moment) -> Option<Value> {
 /// At most once with `next` and `keep`, at least once with `retry`.
 #[test]
 fn a_kill_at_any_request_of_a_run_keeps_the_promise_of_the_rule() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let moments = [false, true].map(|is_sent| ["next", "retry", "keep"].map(|rule| (rule, is_sent)));
     // Each rule with each kind of moment, or only as many as show every promise once.
     let moments = if is_deep() { moments.as_flattened() } else { &moments.as_flattened()[3..5] };
@@ -139,8 +138,7 @@ fn a_kill_at_any_request_of_a_run_keeps_the_promise_of_the_rule() {
 /// The same machine knows it at once; the servers know it when the session expires.
 #[test]
 fn a_job_whose_process_was_killed_on_this_machine_is_shown_so_before_its_session_expires() {
-    let home = Home::new();
-    let mut killed = home.holds("a", &["--slot", "1", "--session-timeout", "40s"]);
+    let (home, mut killed) = held("a", &["--slot", "1", "--session-timeout", "40s"]);
     let shown = || {
         let output = home.output(&["jobs", "a", "--json"]);
         serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()["jobs"][0].clone()
@@ -149,8 +147,7 @@ fn a_job_whose_process_was_killed_on_this_machine_is_shown_so_before_its_session
     killed.kill();
     let job = shown();
     assert_eq!((&job["state"], &job["process_gone"]), (&"running".into(), &true.into()), "{job}");
-    let table = home.ok(&["jobs", "a"]);
-    assert!(table.contains("its process is no longer on this machine"), "{table}");
+    names(&home.ok(&["jobs", "a"]), &["its process is no longer on this machine"]);
     for words in [&["forget", "a"][..], &["rerun", "a"], &["rerun", "a", "1"], &["resolve", "a", "--accept"]] {
         let output = home.output(&[&["jobs"], words].concat());
         let (code, line) = crate::harness::failure(&output);

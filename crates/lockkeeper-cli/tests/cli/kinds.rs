@@ -106,8 +106,10 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     assert!(columns.len() > 4 && columns.iter().all(|column| *column == columns[0]), "{text}");
 
     // To agree with holders of permits, it is not enough to leave out the class.
-    let told = home.tells(&["run", "pool", "--class", "A", "--", "true"], 64);
-    assert!(told.contains("no --format and no class, and the same --permits if they hold permits; "), "{told}");
+    names(
+        &home.tells(&["run", "pool", "--class", "A", "--", "true"], 64),
+        &["no --format and no class, and the same --permits if they hold permits; "],
+    );
     let output = home.output(&["run", "pool", "--permits", "4", "--", "touch", "ran"]);
     let (code, line) = failure(&output);
     let told = String::from_utf8(output.stderr.clone()).unwrap();
@@ -116,8 +118,7 @@ fn permits_are_counted_and_the_number_belongs_to_the_lock() {
     assert!(line.starts_with("/locks/pool has 3 permits, not 4 (on "), "{line}");
     assert!(String::from_utf8(output.stderr).unwrap().contains("use --permits 3"));
     let_go(vec![one]);
-    assert_eq!(waiter.line(), "in");
-    assert!(waiter.wait().success());
+    waiter.ends_after("in");
     let_go(vec![two]);
     // The number stays when no contender holds the lock.
     assert_eq!(home.show("pool")["permits"], 3);
@@ -153,8 +154,7 @@ fn classes_are_served_in_their_order() {
     assert_eq!(lock["holders"][0]["token"].to_string(), token);
     let classes: Vec<_> = lock["waiters"].as_array().unwrap().iter().map(|waiter| waiter["class"].clone()).collect();
     assert_eq!(classes, ["A", "A", "B", "C"]);
-    let line = waiters[2].told();
-    assert!(line.contains(", class B, since "), "{line}");
+    names(&waiters[2].told(), &[", class B, since "]);
     assert!(is_kept_out(&home, "a", &["--foreground"]));
     let_go(vec![first]);
     for waiter in &mut waiters {
@@ -204,8 +204,7 @@ fn numbered_commands_queue_beside_the_path() {
     killed.kill();
     until("the killed waiter's node is deleted", || home.count("a") == (1, 1));
     let other = holder(&home, "c", &[]);
-    let text = home.tells(&[&["run", "c"], &numbered[..], &["--", "true"]].concat(), 64);
-    assert!(text.contains("no --format and no class"), "{text}");
+    names(&home.tells(&[&["run", "c"], &numbered[..], &["--", "true"]].concat(), 64), &["no --format and no class"]);
     let_go(vec![other]);
     holding.close_stdin();
     let node = next.line();

@@ -236,8 +236,7 @@ fn a_signal_ends_no_demotion_and_a_reload_no_promotion() {
     [Signal::TERM, Signal::INT, Signal::QUIT].into_iter().chain(reloads).for_each(|signal| leader.signal(signal));
     until_heard(&leader);
     go_on(&mut leader);
-    assert_eq!(leader.line(), "demoted");
-    leader.ends(0);
+    leader.ends_after("demoted");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use rustix::process::test_kill_process;
 
-use crate::harness::{Home, Running, failure, is_alive, names, served, until, until_it_is};
+use crate::harness::{Home, Running, failure, is_alive, names, refused, served, until, until_it_is};
 
 /// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -12,8 +12,10 @@ fn a_leased_lock_is_taken_or_not_at_once() {
     let (_served, home) = served();
     let mut first = home.spawn("a", &["--lease", "10m", "-m", "nightly index"], "echo $LOCKKEEPER_TOKEN; read line");
     let token: i64 = first.line().parse().unwrap();
-    let text = home.failure(&["run", "a", "--lease", "10m", "--", "true"], 75);
-    names(&text, &["is held or requested by", "nightly index"]);
+    names(
+        &home.failure(&["run", "a", "--lease", "10m", "--", "true"], 75),
+        &["is held or requested by", "nightly index"],
+    );
     first.close_stdin();
     assert_eq!(first.wait().code(), Some(1), "read at the end of the input");
     let next = home.output(&["run", "a", "--lease", "10m", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
@@ -26,8 +28,7 @@ fn a_leased_lock_is_taken_or_not_at_once() {
 fn wait_is_the_time_limit_of_a_leased_lock() {
     let (_served, home) = served();
     let mut first = home.holds("a", &["--lease", "10m", "--priority", "3"]);
-    let text = home.failure(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"], 75);
-    names(&text, &["waited ", "/locks/a"]);
+    names(&home.failure(&["run", "a", "--lease", "10m", "--wait", "1s", "--", "true"], 75), &["waited ", "/locks/a"]);
     let mut next = home.spawn("a", &["--lease", "10m", "--wait", "10m"], "echo in; cat");
     // The waiter has opened its session before the owner ends, or comes to a free lock: both must get it.
     first.finish();
@@ -129,8 +130,7 @@ fn a_wait_that_is_over_says_who_has_not_cleaned_up() {
     let script = "trap '' TERM; echo up; read line";
     let mut low = home.starts("a", &["--lease", "10m", "--cleanup", "10m"], script);
     let args = ["run", "a", "--lease", "10m", "--priority", "5", "--waiting", "2s", "--", "true"];
-    let text = home.tells(&args, 75);
-    names(&text, &["asked the owner", "has not finished the cleanup"]);
+    names(&home.tells(&args, 75), &["asked the owner", "has not finished the cleanup"]);
     // The request is withdrawn: the command is not killed for it any more, and its own status counts.
     let _said = low.told_of("is not wanted any more");
     low.close_stdin();
@@ -149,8 +149,7 @@ fn an_emergency_is_recorded_with_its_reason() {
     // its own hold is gone.
     low.ends(76);
     urgent.finish();
-    let told = home.ok(&["requests", "--decided"]);
-    names(&told, &["sre requested it in an emergency", "the index is corrupt"]);
+    names(&home.ok(&["requests", "--decided"]), &["sre requested it in an emergency", "the index is corrupt"]);
     let json = home.output(&["requests", "a", "--decided", "--json"]);
     let recorded: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(
@@ -169,8 +168,7 @@ fn the_end_of_a_strict_lease_stops_the_command() {
     for strict in ["--strict-lease", "--keep-node"] {
         let mut running = home.spawn(strict.trim_start_matches('-'), &["--lease", "4s", strict], CLEANS_UP);
         assert_eq!((running.line().as_str(), running.line().as_str()), ("up", "cleaned"));
-        let text = running.ends(76);
-        assert!(text.contains("its lease ends"), "{text}");
+        names(&running.ends(76), &["its lease ends"]);
     }
     // A command that nobody asks ends as if its lease still ran.
     home.ok(&["run", "a", "--lease", "500ms", "--", "sleep", "1"]);
@@ -223,8 +221,7 @@ fn a_command_hands_its_lock_to_the_next() {
     let failed = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "false"]);
     assert_eq!((failed.status.code(), home.count("a")), (Some(1), (0, 0)));
     let same = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "build", "--", "true"]);
-    let (code, line) = failure(&same);
-    assert!(code == Some(64) && line.contains("has the lock already"), "{code:?} {line}");
+    refused(&same, 64, "has the lock already");
 }
 
 /// H-73, H-74: holds are counted if that is requested, and any machine can print the counts.

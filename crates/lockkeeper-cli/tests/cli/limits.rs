@@ -64,8 +64,7 @@ fn a_command_within_its_limit_keeps_its_status() {
     }
     // The longest duration that can be written is no limit.
     home.ok(&["run", "a", "--max-run", "18446744073709551615s", "--", "true"]);
-    let line = home.failure(&["run", "a", "--max-run", "0s", "--", "true"], 64);
-    names(&line, &["'0s'", "longer than 0"]);
+    names(&home.failure(&["run", "a", "--max-run", "0s", "--", "true"], 64), &["'0s'", "longer than 0"]);
 }
 
 /// The time is random and may be short, so the limit is long and the test shows only that a signal ends it.

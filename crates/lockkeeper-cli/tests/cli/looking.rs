@@ -4,7 +4,7 @@ use std::path::Path;
 
 use lockkeeper_testkit::proxy::{Counts, OpCode, Proxy, What};
 
-use crate::harness::{Home, Running, Served, text, until};
+use crate::harness::{Home, Running, Served, names, text, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::plain::Plain;
 use crate::terminal::Screen;
@@ -70,8 +70,7 @@ fn observing_foreign_locks_changes_no_node_and_costs_a_read_for_each_contender()
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let home = Home::with_servers(&proxy.connect_string());
     let mut observer = Running::start(&mut home.command(&["observe", "/", "--listen", "127.0.0.1:0"]));
-    let line = observer.told_of("observing /");
-    assert!(line.contains("3 locks in use, 3 waiting"), "{line}");
+    names(&observer.told_of("observing /"), &["3 locks in use, 3 waiting"]);
     // No job ever ran here.
     let looks = |what: &What| matches!(what, What::Reply { op: OpCode::Exists, path: Some(path), .. } if path == "/lockkeeper/jobs");
     until("it waits for the first job", || proxy.records().iter().any(|record| looks(&record.what)));

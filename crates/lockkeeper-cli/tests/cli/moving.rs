@@ -124,9 +124,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     grow(&from.address);
     let old = Home::with_servers(&from.address);
 
-    let (code, line) = failure(&copy(&old, &["--to", &to.address]));
-    assert_eq!(code, Some(1));
-    assert!(line.contains("would not be above"), "{line}");
+    refused(&copy(&old, &["--to", &to.address]), 1, "would not be above");
     assert_eq!(tree(&to.address), "");
 
     with(&to.address, async |client| {
@@ -148,8 +146,7 @@ fn a_copy_refuses_other_content_and_tokens_that_fall() {
     assert_eq!(tree(&from.address), tree(&to.address));
 
     // An access list that is not fully readable is not copied in part.
-    let line = old.failure(&["admin", "copy", "--to", &to.address], 77);
-    names(&line, &["/config/guarded", "ADMIN"]);
+    names(&old.failure(&["admin", "copy", "--to", &to.address], 77), &["/config/guarded", "ADMIN"]);
 
     for (args, said) in [
         (&["admin", "copy", "--to", &to.address, "relative"][..], 64),

@@ -2,7 +2,7 @@
 
 use std::process::Output;
 
-use crate::harness::{BINARY, Home, Served, failure, until};
+use crate::harness::{BINARY, Home, Served, refused, until};
 
 /// Runs `run ARGS -- lockkeeper run INNER -- sh -c SCRIPT`.
 fn nested(home: &Home, outer: &[&str], inner: &[&str], script: &str) -> Output {
@@ -23,9 +23,7 @@ fn a_nested_run_that_would_wait_for_itself_is_refused_at_once() {
         (&["c", "--background"], &["c", "--foreground"]),
         (&["k", "--format", "kazoo"], &["k", "--format", "kazoo"]),
     ] {
-        let (code, line) = failure(&nested(&home, outer, inner, "touch ran"));
-        assert_eq!(code, Some(64), "{outer:?} {inner:?}: {line}");
-        assert!(line.contains("this one would wait forever"), "{outer:?} {inner:?}: {line}");
+        refused(&nested(&home, outer, inner, "touch ran"), 64, "this one would wait forever");
         assert!(!home.file("ran").exists());
         let name = outer[0];
         assert_eq!(home.count(name), (0, 0), "{name}");
@@ -41,9 +39,7 @@ fn a_nested_try_says_that_its_own_outer_run_holds_the_lock() {
     let home = Home::new();
     for job in [&[][..], &["--slot", "1"]] {
         let output = nested(&home, &["a"], &[&["a", "--try"], job].concat(), "touch ran");
-        let (code, line) = failure(&output);
-        assert_eq!(code, Some(75), "{line}");
-        assert!(line.contains("; that is the lockkeeper run that this one runs under"), "{line}");
+        refused(&output, 75, "; that is the lockkeeper run that this one runs under");
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(!text.contains("revoke") && text.contains("hint: the command holds the lock already"), "{text}");
     }

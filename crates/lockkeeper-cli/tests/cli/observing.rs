@@ -103,8 +103,7 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
     let served_journal = observing.get("/history.jsonl").1;
     assert_eq!(observing.get_as("/metrics", "evil.example").0, 421);
     observing.running.signal(Signal::TERM);
-    let said = observing.running.ends(0);
-    assert!(said.contains("lockkeeper: observing /locks on "), "{said}");
+    names(&observing.running.ends(0), &["lockkeeper: observing /locks on "]);
     let journal = text(&home.file("j/history.jsonl"));
     let facts: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |fact: &str| facts.iter().filter(|line| line["fact"] == fact).count();

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use rustix::process::Signal;
 
-use crate::harness::{Home, Running, failure, is_alive, until};
+use crate::harness::{Home, Running, failure, is_alive, names, refused, until};
 
 #[test]
 fn eight_first_commands_at_once_start_one_server() {
@@ -222,9 +222,7 @@ fn a_place_that_is_no_directory_is_said_to_be_none() {
 fn a_state_directory_that_cannot_be_made_is_named() {
     let home = Home::new();
     let output = home.output(&["run", "a", "--state-dir", "/proc/lockkeeper", "--", "touch", "ran"]);
-    let (code, line) = failure(&output);
-    assert_eq!(code, Some(70), "{line}");
-    assert!(line.contains("cannot make /proc/lockkeeper"), "{line}");
+    refused(&output, 70, "cannot make /proc/lockkeeper");
     assert!(!home.file("ran").exists());
 }
 
@@ -281,8 +279,7 @@ fn a_directory_behind_a_bare_machine_option_is_refused_with_what_to_write() {
     let home = Home::new();
     let dir = home.state().parent().unwrap().display().to_string();
     for words in [&["run", "a", "--machine", &dir, "--", "touch", "ran"][..], &["list", "--machine", &dir]] {
-        let told = home.tells(words, 64);
-        assert!(told.contains(&format!("write --machine={dir}")), "{told}");
+        names(&home.tells(words, 64), &[&format!("write --machine={dir}")]);
     }
 }
 

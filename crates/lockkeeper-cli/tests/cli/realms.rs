@@ -4,7 +4,7 @@ use std::process::Output;
 
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, names};
+use crate::harness::{Home, Running, Served, failure, names, refused};
 use crate::plain::Plain;
 
 /// H-70: each command uses the ensemble of its lock, and fails without a realm.
@@ -27,8 +27,10 @@ fn a_command_goes_to_the_realm_of_its_lock() {
         assert!(output.status.success(), "{verb:?}: {output:?}");
         assert!(String::from_utf8_lossy(&output.stdout).contains("for a lease"), "{verb:?}: {output:?}");
     }
-    let line = home.failure(&["run", "c", "--config", config, "--", "true"], 64);
-    names(&line, &["no realm covers /locks/c", "/locks/a, /locks/b"]);
+    names(
+        &home.failure(&["run", "c", "--config", config, "--", "true"], 64),
+        &["no realm covers /locks/c", "/locks/a, /locks/b"],
+    );
     home.refuses(&["run", "a/y", "b/y", "--config", config, "--", "true"], 64, "in two realms");
     // The settings show each realm with its origin.
     let told = home.ok(&["config", "--config", config]);
@@ -144,8 +146,7 @@ fn jobs_of_all_realms_are_shown_and_checked() {
         }
         // It follows one realm, and says how to name its servers.
         let watched = two.output(&["jobs", "--watch"]);
-        let (code, line) = failure(&watched);
-        assert!(code == Some(64) && line.contains(&two.names(other)), "{line}");
+        refused(&watched, 64, &two.names(other));
         for servers in [&two.first.address, &two.second.address] {
             assert!(printed(&watched).1.contains(&format!(" --servers {servers}\n")), "{watched:?}");
         }
@@ -299,8 +300,7 @@ fn a_command_takes_its_realms_from_the_routing_data() {
         assert!(printed(&output).0.contains(has), "{verb:?}: {output:?}");
     }
     home.refuses(&["run", "c", routing[0], routing[1], "--", "true"], 64, "no realm covers /locks/c");
-    let line = home.failure(&["admin", "epoch", routing[0], routing[1]], 64);
-    names(&line, &[&servers, "whole servers"]);
+    names(&home.failure(&["admin", "epoch", routing[0], routing[1]], 64), &[&servers, "whole servers"]);
     let told = printed(&home.output(&["config", routing[0], routing[1]])).0;
     let line = told.lines().find(|line| line.starts_with("servers ")).unwrap();
     assert!(line.contains("none: the realms of the routing data are used"), "{line}");

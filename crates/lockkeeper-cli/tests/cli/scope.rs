@@ -7,7 +7,7 @@ use std::process::Command;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::harness::{Home, Running, Served, failure, names, served, until};
+use crate::harness::{Home, Running, Served, failure, held, names, served, until};
 
 /// Returns the name that answers give to the server of the user who runs the tests.
 fn own_server() -> String {
@@ -17,8 +17,7 @@ fn own_server() -> String {
 
 #[test]
 fn every_answer_names_this_users_own_server() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let own = own_server();
     for question in [&["list"][..], &["show", "a"], &["why", "a"], &["list", "/none"], &["list", "--broken"]] {
         let told = home.tells(question, 0);
@@ -40,8 +39,7 @@ fn every_answer_names_this_users_own_server() {
         assert!(line.contains(&format!("on {own}")), "{refused:?}: {line}");
     }
     let mut waiter = home.spawn("a", &["--wait", "60s"], "true");
-    let line = waiter.told();
-    names(&line, &["waiting for /locks/a: held by ", &format!(", on {own}")]);
+    names(&waiter.told(), &["waiting for /locks/a: held by ", &format!(", on {own}")]);
     holder.finish();
     waiter.ends(0);
 }

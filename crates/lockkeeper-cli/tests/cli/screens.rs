@@ -72,8 +72,7 @@ fn fits(lines: &[String]) {
 /// The next command on this terminal has the same variables. A file or another program may have others.
 #[test]
 fn printed_commands_leave_out_what_variables_say_only_on_a_terminal() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let (home, place) = (Home::new(), format!("--servers {}", served.address));
     let mut holder = Home::with_servers(&served.address).spawn("a", &[], "echo up; cat");
     assert_eq!(holder.line(), "up");

@@ -1,6 +1,6 @@
 //! The command and TLS: every setting is used or refused, never ignored.
 
-use crate::harness::{Home, Running, failure, names, served, until};
+use crate::harness::{Home, Running, failure, names, refused, served, until};
 
 #[test]
 fn tls_settings_belong_together() {
@@ -10,8 +10,7 @@ fn tls_settings_belong_together() {
         (["--tls-key", "a.pem", "--tls-ca", "ca.pem"], "tls.cert"),
         (["--tls-key", "a.pem", "--tls-cert", "a.pem"], "tls.ca"),
     ] {
-        let told = home.tells(&[&["config"], &args[..]].concat(), 64);
-        names(&told, &["cannot be used without", say]);
+        names(&home.tells(&[&["config"], &args[..]].concat(), 64), &["cannot be used without", say]);
     }
 }
 
@@ -220,11 +219,9 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
             told.lines().find(|line| line.contains(": lockkeeper admin init ")).unwrap_or_else(|| panic!("{told}"));
         assert!(remedy.contains(&format!(" --auth-file {file}")) && remedy.matches("--acl").count() == 1, "{remedy}");
     }
-    let (code, line) = failure(&kept);
-    assert!(code == Some(1) && line.contains("/locks, /lockkeeper, "), "{line}");
+    refused(&kept, 1, "/locks, /lockkeeper, ");
     assert!(text(&kept).contains("/locks: was there, the servers do not show its list\n"), "{kept:?}");
-    let (code, line) = failure(&init(&["--acl", "open"]));
-    assert!(code == Some(77) && line.contains("/locks"), "{line}");
+    refused(&init(&["--acl", "open"]), 77, "/locks");
     let opened = init(&["--auth-file", "ops", "--acl", "auth::cdrwa,world:anyone:cdrw"]);
     assert_eq!(opened.status.code(), Some(0), "{opened:?}");
     assert!(text(&opened).contains("/locks: changed, digest:ops:"), "{opened:?}");
@@ -282,8 +279,10 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
 #[test]
 fn a_list_of_a_scheme_that_the_servers_do_not_know_is_the_mistake_that_is_named() {
     let (_served, home) = served();
-    let told = home.tells(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"], 77);
-    names(&told, &["invalid access list", "  hint: correct --acl or the setting acl"]);
+    names(
+        &home.tells(&["run", "a", "--acl", "unheard:of:cdrwa", "--", "true"], 77),
+        &["invalid access list", "  hint: correct --acl or the setting acl"],
+    );
 }
 
 /// A lock that may not be read may have a holder.
@@ -315,8 +314,7 @@ fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
     assert_eq!(home.output(&["admin", "init"]).status.code(), Some(0));
     let with_ops = || home.output(&["admin", "init", "--auth-file", "ops"]);
     let output = with_ops();
-    let (code, line) = failure(&output);
-    assert!(code == Some(1) && line.contains("every client may administrate /locks, /lockkeeper, "), "{code:?} {line}");
+    refused(&output, 1, "every client may administrate /locks, /lockkeeper, ");
     let told = String::from_utf8(output.stderr).unwrap();
     let remedy = told.split("administrate: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{told}"));
     let words = shlex::split(remedy).unwrap();
@@ -370,8 +368,7 @@ fn check_that_credentials_open_nodes(servers: &str) {
             String::from_utf8_lossy(&shown.stdout).contains("\"waiters\":[{")
         });
         holder.finish();
-        assert_eq!(next.line(), "next");
-        next.ends(0);
+        next.ends_after("next");
         let (open, list) = (format!("{name}-open"), format!("{ours},world:anyone:r"));
         let named = ["--auth-file", "auth", "--acl", &list];
         home.ok(&[&["run", &open], &named[..], &["--", "true"]].concat());

@@ -8,7 +8,7 @@ use std::process::Output;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, failure, is_alive, names, stop, text, until};
+use crate::harness::{BINARY, Home, Running, is_alive, names, refused, stop, text, until};
 
 fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
@@ -66,19 +66,17 @@ fn the_status_of_a_server_is_for_people_and_programs() {
 #[test]
 fn a_server_with_sessions_is_stopped_by_force_only() {
     let home = Home::new();
-    let output = home.output(&["server", "stop"]);
-    assert!(
-        output.status.success() && String::from_utf8_lossy(&output.stdout).contains("is not running"),
-        "{output:?}"
-    );
+    names(&home.ok(&["server", "stop"]), &["is not running"]);
     let mut held = holder(&home);
     let server = home.server().unwrap();
-    let refused = home.output(&["server", "stop"]);
-    let (code, line) = failure(&refused);
-    assert!(code == Some(75) && line.contains("1 session is open"), "{line}");
+    let hint = home.tells(&["server", "stop"], 75);
     // It names no command: one without the options of this place would restart another server.
-    let hint = String::from_utf8_lossy(&refused.stderr);
-    assert!(hint.contains("; a restart keeps their locks\n") && !hint.contains("lockkeeper server"), "{hint}");
+    assert!(
+        hint.contains("1 session is open")
+            && hint.contains("; a restart keeps their locks\n")
+            && !hint.contains("lockkeeper server"),
+        "{hint}"
+    );
     assert!(is_alive(server));
     held.finish();
     until("the session is closed", || status(&home)["sessions"] == 0);
@@ -232,8 +230,7 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
         (newer, "format 99", "choose another backup"),
     ] {
         let output = home.output(&["server", "restore", from.to_str().unwrap()]);
-        let (code, line) = failure(&output);
-        assert!(code == Some(70) && line.contains(say), "{code:?} {line}");
+        refused(&output, 70, say);
         let text = String::from_utf8(output.stderr).unwrap();
         assert!(text.contains(hint) && !text.contains("empty"), "{text}");
     }

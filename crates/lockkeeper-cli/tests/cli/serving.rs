@@ -105,8 +105,7 @@ fn limits_that_make_no_sense_are_refused_by_name() {
         ("--max-session-timeout", "soon", "write 500ms"),
     ];
     for (flag, value, say) in cases {
-        let line = home.failure(&["serve", "--memory", "--listen", "127.0.0.1:0", flag, value], 64);
-        names(&line, &[flag, value, say]);
+        names(&home.failure(&["serve", "--memory", "--listen", "127.0.0.1:0", flag, value], 64), &[flag, value, say]);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Several locks for one command: all of them, or none.
 
-use crate::harness::{Home, Running, until, without_time};
+use crate::harness::{Home, Running, held, until, without_time};
 
 #[test]
 fn all_are_held_and_told_in_the_order_of_their_paths() {
@@ -26,8 +26,7 @@ fn all_are_held_and_told_in_the_order_of_their_paths() {
 
 #[test]
 fn case_52_if_one_is_taken_none_is_held() {
-    let home = Home::new();
-    let mut holder = home.holds("b", &[]);
+    let (home, mut holder) = held("b", &[]);
     let line = home.failure(&["run", "a", "b", "c", "--try", "--", "touch", "ran"], 75);
     assert!(line.starts_with("/locks/b is taken: held by "), "{line}");
     // Long enough to take the first one, and to print that it waits.
@@ -80,8 +79,7 @@ fn the_loss_of_one_stops_the_command_and_frees_the_others() {
 /// Each lock has the kind that the flags name.
 #[test]
 fn kinds_go_for_all_of_them() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &["--shared"]);
+    let (home, mut holder) = held("a", &["--shared"]);
     home.ok(&["run", "a", "b", "--shared", "--try", "--", "true"]);
     assert_eq!(home.output(&["run", "a", "b", "--try", "--", "true"]).status.code(), Some(75));
     holder.finish();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::harness::{BINARY, Home, Running, check_shape, failure, names, served, until};
+use crate::harness::{BINARY, Home, Running, check_shape, failure, held, names, refused, served, until};
 use crate::incidents::foreign::{Foreign, Nodes};
 use crate::plain::Plain;
 
@@ -190,8 +190,7 @@ fn a_free_lock_is_shown_and_an_unknown_one_is_a_failure() {
 /// The node of a killed process stands until its session ends; nobody should look for that process.
 #[test]
 fn a_contender_whose_process_is_gone_is_shown_as_gone() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &["--session-timeout", "40s"]);
+    let (home, mut holder) = held("a", &["--session-timeout", "40s"]);
     let mut waiter = home.waits("a", &["--session-timeout", "40s"], "true");
     let gone = || {
         let lock = home.show("a");
@@ -247,8 +246,7 @@ fn a_holder_in_another_namespace_of_processes_is_not_said_to_be_gone() {
 
 #[test]
 fn text_of_others_is_shown_without_its_control_characters() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &["-m", "evil\x1b]0;title\x07\u{9b}2J\u{202e}"]);
+    let (home, mut holder) = held("a", &["-m", "evil\x1b]0;title\x07\u{9b}2J\u{202e}"]);
     for args in [["show", "a"].as_slice(), &["list"], &["show", "a", "--json"], &["list", "--json"]] {
         let text = home.ok(args);
         let active = text.chars().find(|c| (c.is_control() && *c != '\n') || *c == '\u{202e}');
@@ -270,8 +268,7 @@ fn serve_says_where_and_what_it_is_and_stops_cleanly() {
         let home = Home::with_servers(&serving.line());
         home.ok(&["run", "a", "--", "true"]);
         serving.signal(signal);
-        let text = serving.ends(0);
-        names(&text, &["not an ensemble", data.to_str().unwrap()]);
+        names(&serving.ends(0), &["not an ensemble", data.to_str().unwrap()]);
     }
 }
 
@@ -282,9 +279,7 @@ fn a_chroot_is_part_of_the_connect_string_and_refused_where_it_does_not_exist() 
     let home = Home::with_servers(&format!("{}/team/app", served.address));
     for question in [&["run", "a", "--", "touch", "ran"][..], &["list"], &["show", "a"], &["why", "a"]] {
         let output = home.output(question);
-        let (code, line) = failure(&output);
-        assert_eq!(code, Some(64), "{question:?}: {line}");
-        assert!(line.contains(&format!("the chroot /team/app does not exist on {}", served.address)), "{line}");
+        refused(&output, 64, &format!("the chroot /team/app does not exist on {}", served.address));
         assert!(String::from_utf8_lossy(&output.stderr).contains("--create-chroot"), "{output:?}");
     }
     assert!(!home.file("ran").exists());

@@ -4,14 +4,13 @@ use std::process::Command;
 
 use rustix::process::{Signal, kill_process};
 
-use crate::harness::{Home, Running, Served, is_alive, until, until_it_is};
+use crate::harness::{Home, Running, Served, held, is_alive, until, until_it_is};
 
 const ALL: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 #[test]
 fn case_46_a_signal_while_waiting_leaves_the_queue() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     for signal in ALL {
         let mut waiter = home.waits("a", &[], "touch ran");
         waiter.signal(signal);

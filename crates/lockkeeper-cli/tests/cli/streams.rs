@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::harness::{Home, Served, failure, until, without_scope, without_time};
+use crate::harness::{Home, Served, held, refused, until, without_scope, without_time};
 
 /// Returns a full pipe. It takes more only when a reader reads.
 fn full_pipe() -> (PipeReader, PipeWriter) {
@@ -68,8 +68,7 @@ fn a_standard_error_that_is_closed_does_not_disturb_a_hold() {
 
 #[test]
 fn a_full_standard_error_does_not_delay_a_signal() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let (_reader, full) = full_pipe();
     let waiter = loud(&home, &["run", "a", "--", "touch", "ran"], full).spawn().unwrap();
     until("it waits", || home.count("a") == (1, 1));
@@ -110,8 +109,7 @@ fn serve_serves_and_stops_with_unread_output() {
 
 #[test]
 fn a_reader_that_has_seen_enough_is_no_error() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     for args in [
         &["list"][..],
         &["list", "--json"],
@@ -150,16 +148,13 @@ fn a_full_disk_is_told_for_data_and_tolerated_for_messages() {
         &["man"],
     ] {
         let output = home.command(args).stdin(Stdio::null()).stdout(full()).output().unwrap();
-        let (code, line) = failure(&output);
-        assert_eq!(code, Some(70), "{args:?}: {line}");
-        assert!(line.contains("cannot write to standard output: No space left on device"), "{line}");
+        refused(&output, 70, "cannot write to standard output: No space left on device");
     }
 }
 
 #[test]
 fn a_log_has_times_and_no_colours() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let mut command = home.command(&["run", "a", "--wait", "3s", "--", "true"]);
     let output = command.env("LOCKKEEPER_LOG", "debug").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(75));

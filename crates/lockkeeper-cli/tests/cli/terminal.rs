@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_testkit::is_deep;
 use pty_process::blocking::{Command, Pty};
 
-use crate::harness::{BINARY, Home, is_alive, served, until};
+use crate::harness::{BINARY, Home, held, is_alive, served, until};
 
 /// Ctrl-C and Ctrl-Z, as a terminal sends them.
 pub(crate) const INTERRUPT: &[u8] = b"\x03";
@@ -147,8 +147,7 @@ impl Drop for Screen {
 
 #[test]
 fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
-    let home = Home::new();
-    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
+    let (home, mut holder) = held("nightly", &["-m", "nightly index"]);
     let mut screen = Screen::start(&home, BINARY, &["run", "nightly", "--", "echo", "granted"]);
     screen.expect("waiting for /locks/nightly: held by ");
     // It is live: the seconds pass.
@@ -174,8 +173,7 @@ fn waiting_on_a_terminal_is_one_live_line_that_is_wiped() {
 /// A waiting user mostly wants to know how many contenders are ahead and how much time is left.
 #[test]
 fn case_46_the_live_line_keeps_its_end_and_its_deadline_at_every_width_and_ctrl_c_leaves_the_queue() {
-    let home = Home::new();
-    let mut holder = home.holds("nightly", &["-m", "nightly index"]);
+    let (home, mut holder) = held("nightly", &["-m", "nightly index"]);
     let _next = home.waits("nightly", &[], "cat");
     for columns in [40, 60, 80] {
         let args = ["run", "nightly", "--wait", "8s", "--", "touch", "ran"];

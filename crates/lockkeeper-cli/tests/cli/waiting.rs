@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lockkeeper_testkit::Stalls;
 use rustix::process::{Signal, kill_process, test_kill_process};
 
-use crate::harness::{Home, failure, names, served, until, watchdogs, without_time};
+use crate::harness::{Home, failure, held, names, served, until, watchdogs, without_time};
 
 /// D-01: a job that finds the lock taken prints the holder, waits, and runs after it.
 #[test]
@@ -27,8 +27,7 @@ fn two_terminals_the_second_waits_and_says_for_whom() {
 /// It would stay as a zombie until the grant.
 #[test]
 fn a_waiting_run_reaps_its_killed_watchdog_and_its_command_gets_another_one() {
-    let home = Home::new();
-    let mut first = home.holds("a", &[]);
+    let (home, mut first) = held("a", &[]);
     let mut second = home.waits("a", &[], "echo up; cat");
     until("it has a watchdog", || !watchdogs(second.pid()).is_empty());
     let watchdog = watchdogs(second.pid())[0];
@@ -45,8 +44,7 @@ fn a_waiting_run_reaps_its_killed_watchdog_and_its_command_gets_another_one() {
 /// The runner of GitHub Actions takes `##[name]` for a command, anywhere in a line of the log.
 #[test]
 fn a_foreign_message_has_no_command_for_the_runner_of_github() {
-    let home = Home::new();
-    let _first = home.holds("a", &["--message", "x ##[add-mask]deploy"]);
+    let (home, _first) = held("a", &["--message", "x ##[add-mask]deploy"]);
     for (runner, shown) in [(false, "x ##[add-mask]deploy"), (true, "x ## [add-mask]deploy")] {
         for (args, on_stderr) in [(&["run", "a", "--try", "--", "true"][..], true), (&["show", "a"], false)] {
             let mut command = home.command(args);
@@ -63,8 +61,7 @@ fn a_foreign_message_has_no_command_for_the_runner_of_github() {
 
 #[test]
 fn a_conflict_that_is_no_problem_is_silent() {
-    let home = Home::new();
-    let _holder = home.holds("a", &["--every", "1s"]);
+    let (home, _holder) = held("a", &["--every", "1s"]);
     let start = home.output(&["jobs", "a", "--json"]);
     let start: serde_json::Value = serde_json::from_slice(&start.stdout).unwrap();
     let due = start["jobs"][0]["due_ms"].as_i64().unwrap();
@@ -102,14 +99,12 @@ fn a_wait_of_a_millisecond_is_not_said_to_be_zero() {
 /// It could not end then, and neither would `run`.
 #[test]
 fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (_home, mut holder) = held("a", &[]);
     let watchdogs = watchdogs(holder.pid());
     let [watchdog] = &watchdogs[..] else { panic!("{watchdogs:?}") };
     kill_process(*watchdog, Signal::STOP).unwrap();
     holder.close_stdin();
-    let text = holder.ends(0);
-    names(&text, &["the watchdog of the command (pid ", "was stopped by a signal"]);
+    names(&holder.ends(0), &["the watchdog of the command (pid ", "was stopped by a signal"]);
     assert!(test_kill_process(*watchdog).is_err(), "its watchdog is left");
 }
 
@@ -117,8 +112,7 @@ fn a_watchdog_that_is_stopped_does_not_outlive_the_command() {
 /// process behind, even where process 1 reaps nothing.
 #[test]
 fn the_watchdog_of_a_waiter_runs_before_the_grant_and_ends_with_the_wait() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let mut waiter = home.waits("a", &[], "touch ran");
     let watchdogs = watchdogs(waiter.pid());
     assert_eq!(watchdogs.len(), 1, "{watchdogs:?}");
@@ -165,8 +159,7 @@ fn after_kill_9_of_a_waiter_its_place_is_gone_within_the_session_timeout() {
 
 #[test]
 fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let output = home.output(&["run", "a", "--try", "--", "touch", "ran"]);
     assert!(
         String::from_utf8(output.stderr).unwrap().contains("lockkeeper revoke /locks/a --"),
@@ -188,12 +181,10 @@ fn case_47_conflicts_have_their_own_exit_code_which_can_be_chosen() {
 
 #[test]
 fn case_09_a_wait_that_is_over_leaves_no_node_and_the_next_proceeds() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let mut patient = home.waits("a", &[], "echo in");
     let mut hasty = home.spawn("a", &["--wait", "3s"], "touch ran");
-    let text = hasty.ends(75);
-    assert!(text.contains("lockkeeper: waited "), "{text}");
+    names(&hasty.ends(75), &["lockkeeper: waited "]);
     assert_eq!(home.count("a"), (1, 1));
     holder.close_stdin();
     assert_eq!(patient.line(), "in");
@@ -290,8 +281,7 @@ fn an_uncontended_run_says_nothing() {
 /// lock is acquired.
 #[test]
 fn ahead_is_counted_the_same_everywhere() {
-    let home = Home::new();
-    let mut holder = home.holds("a", &[]);
+    let (home, mut holder) = held("a", &[]);
     let mut next = home.waits("a", &[], "true");
     let mut told = home.spawn("a", &["--json"], "true");
     let mut event_of_told = || serde_json::from_str::<serde_json::Value>(&told.told()).unwrap();

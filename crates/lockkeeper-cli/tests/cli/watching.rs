@@ -203,8 +203,7 @@ fn what_follows_a_busy_tree_has_missed_nothing_when_the_tree_rests() {
 /// What it shows while the servers are away is said to be out of date, and afterwards it is not.
 #[test]
 fn a_watched_list_says_that_its_connection_is_lost_and_goes_on_when_it_is_back() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let mut client = Nodes::connect(&served.address, "curator");
     client.join("before");
@@ -229,8 +228,7 @@ fn a_watched_list_says_that_its_connection_is_lost_and_goes_on_when_it_is_back()
 /// Servers before ZooKeeper 3.6 do not know the watch.
 #[test]
 fn without_a_watch_of_a_tree_top_reads_at_each_key_and_a_watched_list_is_refused() {
-    let machine = Home::new();
-    let served = Served::start(&machine);
+    let served = Served::start(&Home::new());
     let proxy = Proxy::start_blocking(served.address.parse().unwrap());
     let _old = proxy.on(OpCode::AddWatch).every().refuse_reply(ErrorCode::Unimplemented);
     let mut client = Nodes::connect(&served.address, "curator");

@@ -1,6 +1,6 @@
 //! `run --yield`: a command of the background makes way for the foreground, and is started again after it.
 
-use crate::harness::{Home, Running, failure, text, until};
+use crate::harness::{Home, Running, refused, text, until};
 
 /// Works until the file `done` exists. Asked to make way, it ends as if the signal had killed it.
 const STEPS: &str =
@@ -37,8 +37,7 @@ fn a_command_of_the_foreground_gets_the_lock_in_2_s_and_the_background_goes_on_a
     let said = bulk.ends(0);
     assert!(said.contains("lock /locks/a is wanted by an earlier class; sending SIGUSR1 to the command"), "{said}");
     assert!(said.contains("lock /locks/a is held again; starting the command again"), "{said}");
-    assert_eq!(other.line(), "other");
-    assert!(other.wait().success());
+    other.ends_after("other");
     let history = home.output(&["history", "a"]);
     let history = String::from_utf8(history.stdout).unwrap();
     assert_eq!(history.matches("released").count(), 4, "each part is a hold: {history}");
@@ -117,7 +116,6 @@ fn only_one_lock_with_classes_makes_way() {
         (&["a", "--once-per", "day"], "--yield needs a lock with classes"),
     ] {
         let output = home.output(&[&["run"], args, &["--yield", "TERM", "--", "true"]].concat());
-        let (code, line) = failure(&output);
-        assert!(code == Some(64) && line.contains(problem), "{args:?}: {code:?} {line}");
+        refused(&output, 64, problem);
     }
 }
