@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::rc::Rc;
 
 use serde_json::Value;
 
@@ -51,15 +52,27 @@ fn that<'a>(commands: &'a [(String, String)], does: &str) -> &'a str {
 }
 
 /// How the commands of one place are started.
-struct Site<'a> {
-    home: &'a Home,
+struct Site {
+    home: Rc<Home>,
     /// Options of every verb.
     options: Vec<String>,
     /// Variables of the terminal.
     variables: Vec<(&'static str, String)>,
 }
 
-impl Site<'_> {
+impl Site {
+    /// A place that needs quotes in a shell, named by an option.
+    fn odd() -> Self {
+        let options = vec!["--state-dir".into(), ODD_DIR.into()];
+        Site { home: Rc::new(Home::with_state(ODD_DIR)), options, variables: vec![] }
+    }
+
+    /// Servers that an option names.
+    fn of(served: &Served) -> Self {
+        let options = vec!["--servers".into(), served.address.clone()];
+        Site { home: Rc::new(Home::with_servers(&served.address)), options, variables: vec![] }
+    }
+
     fn command(&self, verb: &str, words: &[&str]) -> Command {
         let options: Vec<_> = self.options.iter().map(String::as_str).collect();
         let verbs: Vec<_> = verb.split(' ').collect();
@@ -114,7 +127,7 @@ fn show_and_ask(hints: &[(String, String)], mut holder: Running) {
 /// The printed commands reach the same locks, whether a flag or a variable named the place.
 #[test]
 fn printed_commands_are_for_the_same_place() {
-    let home = Home::with_state(ODD_DIR);
+    let home = Rc::new(Home::with_state(ODD_DIR));
     let served = Served::start(&home);
     let in_chroot = format!("{}/a b", served.address);
     home.ok(&["run", "first", "--create-chroot", "--servers", &in_chroot, "--", "true"]);
@@ -136,7 +149,7 @@ fn printed_commands_are_for_the_same_place() {
         (vec![], vec![("LOCKKEEPER_PROPERTIES", "app's.properties".to_owned())]),
     ];
     for (options, variables) in sites {
-        let site = Site { home: &home, options, variables };
+        let site = Site { home: home.clone(), options, variables };
         let holder = site.hold(ODD, &[]);
         let output = site.output("run", &[ODD, "--try", "--", "true"]);
         assert_eq!(output.status.code(), Some(75), "{output:?}");
@@ -148,8 +161,7 @@ fn printed_commands_are_for_the_same_place() {
 /// The printed commands name the lock correctly, with every odd name.
 #[test]
 fn printed_commands_name_the_same_lock() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     for name in ["nightly", "a b", "it's", "$HOME", "/locks/-x", "a;b|c", "näch\u{202e}t", "\"", "\\", "!x!", "~", "*"]
     {
         let holder = site.hold(name, &[]);
@@ -166,8 +178,7 @@ fn printed_commands_name_the_same_lock() {
 /// A plain `revoke` asks all holders.
 #[test]
 fn a_taken_lock_with_permits_suggests_to_ask_one_holder_and_a_shared_one_says_that_all_are_asked() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let refused = |name: &str, options: &[&str]| {
         let output = site.output("run", &[&[name], options, &["--try", "--", "true"]].concat());
         assert_eq!(output.status.code(), Some(75), "{output:?}");
@@ -200,8 +211,7 @@ fn a_taken_lock_with_permits_suggests_to_ask_one_holder_and_a_shared_one_says_th
 /// holder end, and a break stops it.
 #[test]
 fn every_recipe_of_why_does_what_it_says() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let kinds: [&[&str]; 11] = [
         &[],
         &["--exclusive"],
@@ -260,7 +270,7 @@ fn every_recipe_of_why_does_what_it_says() {
 }
 
 /// Returns the commands that `why --at` prints about the last refused request, without the one that shows the history.
-fn commands_of_the_past(site: &Site<'_>, name: &str) -> Vec<String> {
+fn commands_of_the_past(site: &Site, name: &str) -> Vec<String> {
     let history: Value = serde_json::from_slice(&site.output("history", &["--json", "--", name]).stdout).unwrap();
     let entries = history["entries"].as_array().unwrap();
     let refused = entries.iter().rev().find(|entry| entry["entry"] == "refused").unwrap();
@@ -278,8 +288,7 @@ fn commands_of_the_past(site: &Site<'_>, name: &str) -> Vec<String> {
 /// A command that would use the lock in another way would hold it beside its contenders.
 #[test]
 fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let kinds: [&[&str]; 11] = [
         &[],
         &["--exclusive"],
@@ -321,8 +330,8 @@ fn every_command_about_a_past_moment_excludes_the_contenders_of_the_lock() {
 /// Its contenders are known only from the request that did not fit to them.
 #[test]
 fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_is_printed_if_records_disagree() {
-    let (served, home) = served();
-    let site = Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
+    let served = Served::start(&Home::new());
+    let site = Site::of(&served);
     let mut kazoo = Nodes::connect(&served.address, "kazoo");
     kazoo.join("etl");
     assert_eq!(site.output("run", &["etl", "--try", "--", "true"]).status.code(), Some(64));
@@ -344,8 +353,7 @@ fn a_command_about_a_past_moment_names_the_format_of_a_foreign_client_and_none_i
 /// The schedule and the rules are those of the job, so that no second one begins.
 #[test]
 fn the_commands_about_a_job_repeat_its_schedule_and_decide_what_it_waits_for() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let schedules: [&[&str]; 3] = [
         &["--every", "90m", "--on-crash", "retry:2"],
         &["--once-per", "day", "--time-zone", "Europe/Berlin"],
@@ -386,8 +394,7 @@ fn the_commands_about_a_job_repeat_its_schedule_and_decide_what_it_waits_for() {
 
 #[test]
 fn every_recipe_of_why_does_what_it_says_for_a_lease() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let lease = ["--lease", "10m", "--priority", "3", "--cleanup", "5s"];
     let mut holder = site.hold(ODD, &lease);
     let recipes = site.why(ODD);
@@ -412,8 +419,7 @@ fn every_recipe_of_why_does_what_it_says_for_a_lease() {
 /// The advice of a failure, in each situation that has advice.
 #[test]
 fn the_advice_of_a_failure_can_be_run() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let advice = |verb: &str, words: &[&str]| {
         let output = site.output(verb, words);
         assert!(!output.status.success(), "{output:?}");
@@ -451,8 +457,7 @@ fn the_advice_of_a_failure_can_be_run() {
 /// Dead letters are found in their store, from any directory.
 #[test]
 fn the_advice_about_a_dead_letter_can_be_run() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let mut holder = site.hold(ODD, &[]);
     for place in ["file", "file:some letters.jsonl"] {
         let output =
@@ -461,7 +466,7 @@ fn the_advice_about_a_dead_letter_can_be_run() {
         let replay = commands(&stderr(&output));
         assert_eq!(pasted(that(&replay, "try it again")).status.code(), Some(75), "it is taken still");
         let words = ["show", "ffffffff", "--dead-letter", place, "--state-dir", ODD_DIR];
-        let unknown = home.output(&[&["dlq"], &words[..]].concat());
+        let unknown = site.home.output(&[&["dlq"], &words[..]].concat());
         let listed = told(that(&commands(&stderr(&unknown)), "see which there are"));
         assert!(listed.contains(", not granted in time  "), "{listed}");
         assert!(listed.trim_end().ends_with("  sh -c 'echo \"$0\"' 'a b'  (1 failed replay)"), "{listed}");
@@ -476,12 +481,10 @@ fn the_advice_about_a_dead_letter_can_be_run() {
 #[test]
 fn the_commands_of_a_decision_decide_it() {
     let served = Served::start(&Home::new());
-    let home = Home::with_state(ODD_DIR);
-    let of_ensemble =
-        Site { home: &home, options: vec!["--servers".into(), served.address.clone()], variables: vec![] };
-    let state = home.state().display().to_string();
-    let variables = vec![("LOCKKEEPER_ACL", "creator-all".to_owned()), ("LOCKKEEPER_STATE_DIR", state)];
-    let own = Site { home: &home, options: vec![], variables };
+    let (of_ensemble, mut own) = (Site::of(&served), Site::odd());
+    let state = own.home.state().display().to_string();
+    own.variables = vec![("LOCKKEEPER_ACL", "creator-all".to_owned()), ("LOCKKEEPER_STATE_DIR", state)];
+    own.options.clear();
     for (site, what, code) in [
         (&of_ensemble, "keep its owner", Some(75)),
         (&own, "keep its owner", Some(75)),
@@ -534,8 +537,7 @@ fn the_commands_for_operators_name_the_place_also_on_a_terminal_whose_variables_
 /// An abandoned hold reads no request, so no command asks it. A break ends its lock delay.
 #[test]
 fn no_advice_asks_the_holder_of_an_abandoned_hold() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let mut holder = site.hold(ODD, &["--lock-delay", "10m", "--session-timeout", "1s"]);
     holder.kill();
     let mut waiter = site.wait_behind(ODD, &[]);
@@ -567,8 +569,7 @@ fn no_advice_asks_the_holder_of_an_abandoned_hold() {
 /// A request to a process that has ended is answered by nobody; a break frees the lock before its session ends.
 #[test]
 fn no_advice_asks_a_holder_whose_process_has_ended() {
-    let home = Home::with_state(ODD_DIR);
-    let site = Site { home: &home, options: vec!["--state-dir".into(), ODD_DIR.into()], variables: vec![] };
+    let site = Site::odd();
     let mut holder = site.hold(ODD, &["--session-timeout", "40s"]);
     let hints = || commands(&stderr(&site.output("run", &[ODD, "--try", "--", "true"])));
     that(&hints(), "ask the holder to release it");

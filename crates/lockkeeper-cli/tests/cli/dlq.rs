@@ -34,8 +34,12 @@ fn hold(home: &Home, name: &str) -> Running {
     holder
 }
 
-fn let_go(mut holder: Running) {
+/// Leaves a letter of a command that never got the lock `a`, which is free then. Returns its operation.
+fn left(home: &Home, more: &[&str], script: &str) -> String {
+    let mut holder = hold(home, "a");
+    give_up(home, "a", more, script);
     holder.finish();
+    id(&letters(home)[0]).to_owned()
 }
 
 fn letters(home: &Home) -> Vec<Value> {
@@ -53,7 +57,7 @@ fn id(letter: &Value) -> &str {
 #[test]
 fn a_command_that_never_gets_its_lock_is_kept_once() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     let output = give_up(&home, "a", &["--message", "Bulk Propagation"], "touch ran");
     let (code, line) = failure(&output);
     assert_eq!(code, Some(75), "{line}");
@@ -81,20 +85,20 @@ fn a_command_that_never_gets_its_lock_is_kept_once() {
     assert_eq!(lines[0], ["LETTER", "FATE", "LOCK", "ATTEMPTS", "LAST", "COMMAND"]);
     assert_eq!(lines[1][1..4], ["waiting", "/locks/a", "2"], "{listed}");
     assert!(listed.contains(", not granted in time  "), "{listed}");
-    let_go(holder);
+    holder.finish();
 }
 
 /// C-48: a lock that was granted in the end leaves no letter, whatever the exit status of its command.
 #[test]
 fn a_command_that_got_its_lock_is_no_letter() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     let args = ["--background", "--wait", "1s", "--retries", "1000", "--retry-delay", "500ms", "--dead-letter", "file"];
     let mut waiting = home.spawn("a", &args, "echo in; exit 3");
     for waiters in [1, 0] {
         until("it comes and goes", || home.count("a").1 == waiters);
     }
-    let_go(holder);
+    holder.finish();
     assert_eq!((waiting.line().as_str(), waiting.end().0), ("in", Some(3)));
     assert_eq!(letters(&home), Vec::<Value>::new());
 }
@@ -111,7 +115,7 @@ fn the_settings_count_the_retries_of_the_background_only() {
     };
     // The file names a deployment on localhost:2181; this server is at another address.
     let served = Served::start(&home);
-    let other = home.holds("a", &["--foreground", "--servers", &served.address]);
+    let mut other = home.holds("a", &["--foreground", "--servers", &served.address]);
     let (code, line) = run("--background", &["--servers", &served.address, "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 3 attempts"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address]);
@@ -120,36 +124,31 @@ fn the_settings_count_the_retries_of_the_background_only() {
     assert!(code == Some(64) && line.contains("--retry-delay 1s500ms is not used without retries"), "{line}");
     let (code, line) = run("--foreground", &["--servers", &served.address, "--retries", "1", "--retry-delay", "1ms"]);
     assert!(code == Some(75) && line.contains("given up after 2 attempts"), "{line}");
-    let_go(other);
+    other.finish();
 }
 
 #[test]
 fn a_replay_that_succeeds_is_marked_and_one_that_fails_stays_once() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     give_up(&home, "a", &[], "echo $LOCKKEEPER_PATH >> ran; exit $(cat status)");
     let operation = id(&letters(&home)[0]).to_owned();
-    let replay = || home.output(&["dlq", "replay", &operation]);
-
+    let replay = ["dlq", "replay", &operation];
     // The lock is still taken.
-    let output = replay();
-    assert_eq!(output.status.code(), Some(75), "{output:?}");
-    assert!(stderr(&output).contains("stays: lockkeeper run ended with 75"), "{}", stderr(&output));
-    let_go(holder);
+    home.tells_of(&replay, 75, "stays: lockkeeper run ended with 75");
+    holder.finish();
     // The command of the letter fails.
     std::fs::write(home.file("status"), "4").unwrap();
-    let output = replay();
-    assert!(output.status.code() == Some(75) && stderr(&output).contains("ended with 4"), "{output:?}");
+    home.tells_of(&replay, 75, "ended with 4");
     let now = letters(&home);
     assert_eq!((now.len(), now[0]["fate"].as_str(), now[0]["failures"].as_u64()), (1, Some("waiting"), Some(2)));
     // It succeeds, in the directory and under the lock of the letter, wherever it is replayed.
     std::fs::write(home.file("status"), "0").unwrap();
-    let elsewhere = home.command(&["dlq", "replay", &operation]).current_dir("/").output().unwrap();
+    let elsewhere = home.command(&replay).current_dir("/").output().unwrap();
     assert_eq!(elsewhere.status.code(), Some(0), "{elsewhere:?}");
     assert_eq!(text(&home.file("ran")), "/locks/a\n/locks/a\n");
     // It does not run again.
-    let output = replay();
-    assert!(output.status.code() == Some(1) && stderr(&output).contains("was replayed by"), "{output:?}");
+    home.tells_of(&replay, 1, "was replayed by");
     assert_eq!(text(&home.file("ran")).lines().count(), 2);
     assert_eq!(letters(&home)[0]["fate"], "replayed");
     home.tells_of(&["dlq", "replay", "--all"], 0, "no dead letter waits");
@@ -158,10 +157,7 @@ fn a_replay_that_succeeds_is_marked_and_one_that_fails_stays_once() {
 #[test]
 fn two_replays_at_once_run_a_letter_once() {
     let home = Home::new();
-    let holder = hold(&home, "a");
-    give_up(&home, "a", &[], "echo ran >> ran; while [ ! -e go ]; do sleep 0.01; done");
-    let_go(holder);
-    let operation = id(&letters(&home)[0]).to_owned();
+    let operation = left(&home, &[], "echo ran >> ran; while [ ! -e go ]; do sleep 0.01; done");
     let start = || Running::start(&mut home.command(&["dlq", "replay", &operation]));
     let mut first = start();
     until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
@@ -180,10 +176,8 @@ fn two_replays_at_once_run_a_letter_once() {
 #[test]
 fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     let home = Home::new();
-    let holder = hold(&home, "a");
-    give_up(&home, "a", &["--session-timeout", "4s"], "echo ran >> ran; [ $(wc -l < ran) -gt 1 ] || exec sleep 1000");
-    let_go(holder);
-    let operation = id(&letters(&home)[0]).to_owned();
+    let operation =
+        left(&home, &["--session-timeout", "4s"], "echo ran >> ran; [ $(wc -l < ran) -gt 1 ] || exec sleep 1000");
     let mut replay = Running::start(&mut home.command(&["dlq", "replay", &operation]));
     until("it runs", || home.file("ran").metadata().is_ok_and(|ran| ran.len() > 0));
     replay.kill();
@@ -192,8 +186,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
     until("its lock is free", || home.count(&path).0 == 0 && home.count("a").0 == 0);
     home.tells_of(&["dlq", "replay", &operation], 75, "recorded no result");
     home.tells_of(&["dlq", "replay", "--all"], 0, "no dead letter waits");
-    let output = home.output(&["dlq", "replay", "--all", "--again"]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    home.ok(&["dlq", "replay", "--all", "--again"]);
     assert_eq!(text(&home.file("ran")).lines().count(), 2);
 }
 
@@ -201,10 +194,7 @@ fn a_replay_that_died_is_not_run_again_unless_asked_for() {
 #[test]
 fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_request() {
     let home = Home::new();
-    let holder = hold(&home, "a");
-    give_up(&home, "a", &[], "touch ran");
-    let_go(holder);
-    let operation = id(&letters(&home)[0]).to_owned();
+    let operation = left(&home, &[], "touch ran");
     let file = home.state().join("dead-letters.jsonl");
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -258,13 +248,13 @@ fn letters_that_another_user_may_have_written_are_replayed_only_by_name_and_on_r
 #[test]
 fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     give_up(&home, "a", &[], "echo ran >> ran; exec sleep 1000");
     let file = home.state().join("dead-letters.jsonl");
     std::fs::set_permissions(&file, Permissions::from_mode(0o660)).unwrap();
     let output = give_up(&home, "a", &[], "true");
     assert!(stderr(&output).contains(" --foreign --dead-letter file "), "{output:?}");
-    let_go(holder);
+    holder.finish();
     let operation = id(&letters(&home)[0]).to_owned();
     let words = ["dlq", "replay", &operation, "--foreign", "--yes"];
     let mut replay = Running::start(&mut home.command(&words));
@@ -287,7 +277,7 @@ fn the_advice_about_a_letter_that_another_user_may_have_written_says_foreign() {
 #[test]
 fn a_letter_for_kafka_without_a_broker_is_said_to_be_in_the_spool() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     let place = "kafka:127.0.0.1:1/Letters";
     let output = home.output(&["run", "a", "--foreground", "--try", "--dead-letter", place, "--", "touch", "ran"]);
     let (code, line) = failure(&output);
@@ -301,16 +291,16 @@ fn a_letter_for_kafka_without_a_broker_is_said_to_be_in_the_spool() {
         "{line}"
     );
     assert!(stderr(&output).contains(&format!(" --foreign --dead-letter {place} ")), "{output:?}");
-    let_go(holder);
+    holder.finish();
 }
 
 #[test]
 fn a_person_sees_all_commands_before_they_run() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     give_up(&home, "a", &[], "echo one >> ran");
     give_up(&home, "a", &[], "echo two >> ran");
-    let_go(holder);
+    holder.finish();
     let mut screen = Screen::start(&home, BINARY, &["dlq", "replay", "--all"]);
     let shown = screen.expect("Run these 2 commands? [y/N] ");
     names(&shown, &["echo one >> ran", "echo two >> ran"]);
@@ -327,11 +317,11 @@ fn a_person_sees_all_commands_before_they_run() {
 #[test]
 fn a_signal_ends_a_replay_of_several_letters_with_the_command_that_runs() {
     let home = Home::new();
-    let holder = hold(&home, "a");
+    let mut holder = hold(&home, "a");
     for _ in 0..2 {
         give_up(&home, "a", &[], "echo up; exec sleep 1000");
     }
-    let_go(holder);
+    holder.finish();
     let mut replay = Running::start(&mut home.command(&["dlq", "replay", "--all"]));
     assert_eq!(replay.line(), "up");
     replay.signal(Signal::TERM);

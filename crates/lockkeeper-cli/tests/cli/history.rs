@@ -3,7 +3,7 @@
 use std::process::Stdio;
 
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::harness::{Home, Running, Served, names, until};
 
@@ -14,12 +14,8 @@ fn entries(home: &Home, name: &str) -> Vec<Value> {
 }
 
 /// Returns some fields of each entry.
-fn fields(entries: &[Value], fields: [&str; 3]) -> Vec<[Value; 3]> {
-    entries.iter().map(|entry| fields.map(|field| entry[field].clone())).collect()
-}
-
-fn values(fields: [Value; 3]) -> [Value; 3] {
-    fields
+fn fields(entries: &[Value], fields: [&str; 3]) -> Value {
+    entries.iter().map(|entry| json!(fields.map(|field| &entry[field]))).collect()
 }
 
 #[test]
@@ -29,10 +25,9 @@ fn each_run_is_recorded_with_its_end() {
     assert_eq!(home.output(&["run", "nightly", "--", "sh", "-c", "exit 3"]).status.code(), Some(3));
     // A job is in the history of its lock, too.
     home.ok(&["run", "job", "--once-per", "day", "--", "true"]);
-    let ended = |status: i32| values(["hold".into(), "released".into(), status.into()]);
-    assert_eq!(fields(&entries(&home, "job"), ["entry", "end", "status"]), [ended(0)]);
+    assert_eq!(fields(&entries(&home, "job"), ["entry", "end", "status"]), json!([["hold", "released", 0]]));
     let entries = entries(&home, "nightly");
-    assert_eq!(fields(&entries, ["entry", "end", "status"]), [ended(0), ended(3)]);
+    assert_eq!(fields(&entries, ["entry", "end", "status"]), json!([["hold", "released", 0], ["hold", "released", 3]]));
     assert_eq!(entries[0]["message"], "nightly index");
     let text = home.ok(&["history", "nightly"]);
     let lines: Vec<_> = text.lines().collect();
@@ -79,8 +74,7 @@ fn a_refused_try_is_counted_and_names_the_holder() {
     }
     assert_eq!(home.output(&["run", "a", "--wait", "2s", "--", "true"]).status.code(), Some(75));
     let entries = entries(&home, "a");
-    let expected =
-        [values(["refused".into(), "taken".into(), 3.into()]), values(["refused".into(), "gave_up".into(), 1.into()])];
+    let expected = json!([["refused", "taken", 3], ["refused", "gave_up", 1]]);
     assert_eq!(fields(&entries, ["entry", "reason", "count"]), expected);
     assert_eq!(entries[0]["holder_message"], "manual rerun");
     names(&home.ok(&["history", "a"]), &["(holds now; granted then or later) (manual rerun)", "refused 3 x in "]);
@@ -128,10 +122,7 @@ fn a_request_without_a_server_is_recorded_when_one_answers_again() {
     served.running.signal(Signal::CONT);
     home.ok(&["run", "b", "--", "true"]);
     let entries = entries(&home, "a");
-    assert_eq!(
-        fields(&entries, ["entry", "reason", "count"]),
-        [values(["refused".into(), "unreachable".into(), 2.into()])]
-    );
+    assert_eq!(fields(&entries, ["entry", "reason", "count"]), json!([["refused", "unreachable", 2]]));
     assert_eq!(entries[0]["message"], "nightly index");
     home.ok(&["run", "b", "--", "true"]);
     assert_eq!(self::entries(&home, "a")[0]["count"], 2, "it is sent once");

@@ -9,7 +9,8 @@ use crate::harness::{Home, Served, failure, refused};
 fn every_mistake_on_the_command_line_is_one_line_and_64() {
     let home = Home::new();
     let long = "x".repeat(2000);
-    let cases: [(&[&str], &str); 43] = [
+    let cases: [(&[&str], &str); 44] = [
+        (&["top"], "top needs a terminal"),
         (&[], "the verb is missing"),
         (&["frobnicate"], "unrecognized subcommand 'frobnicate'"),
         (&["run"], "required arguments were not provided: <NAME>"),
@@ -173,16 +174,5 @@ fn serve_refuses_what_it_cannot_do() {
     ];
     for (args, expected, say) in cases {
         home.refuses(&[&["serve"], args].concat(), expected, say);
-    }
-}
-
-#[test]
-fn help_says_what_a_lock_cannot_do() {
-    let home = Home::new();
-    let output = home.output(&["run", "--help"]);
-    assert!(output.status.success() && output.stderr.is_empty());
-    let text = String::from_utf8(output.stdout).unwrap();
-    for say in ["Exit status:", "76  the lock was lost", "paused", "LOCKKEEPER_TOKEN grows", "daemon"] {
-        assert!(text.contains(say), "{say:?} is missing in {text}");
     }
 }

@@ -11,8 +11,10 @@ use rustix::process::{Signal, kill_process};
 use crate::harness::{BINARY, Home, Running, SOON, Served, held, is_alive, names, served, until, watchdogs};
 
 #[test]
-fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
+fn case_45_a_killed_server_stops_the_whole_group_with_exit_76_and_a_command_may_clean_up() {
     let (mut served, home) = served();
+    let script = "trap 'sleep 0.2; echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
+    let mut cleaning = home.starts("b", &["--session-timeout", "10s"], script);
     let mut running = home.spawn("a", &["--session-timeout", "2s"], "echo $$; sh -c 'echo $$; exec sleep 1000'; true");
     let (command, grandchild) = (running.pid_line(), running.pid_line());
     served.running.kill();
@@ -22,6 +24,8 @@ fn case_45_a_killed_server_stops_the_whole_group_with_exit_76() {
     names(&text, &["(the connection is lost)", "stopping the command"]);
     assert!(text.contains("was not confirmed; it is free when the session ends"), "{text}");
     assert!(!is_alive(command) && !is_alive(grandchild));
+    assert_eq!(cleaning.line(), "cleaned");
+    cleaning.ends(76);
 }
 
 #[test]
@@ -353,16 +357,6 @@ fn case_45_a_grace_that_does_not_fit_is_refused_with_the_arithmetic() {
         }
     }
     assert!(home.server().is_none(), "a server was started for it");
-}
-
-#[test]
-fn a_command_may_clean_up_within_the_grace_period() {
-    let (served, home) = served();
-    let script = "trap 'sleep 0.2; echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
-    let mut running = home.starts("a", &["--session-timeout", "10s"], script);
-    served.running.signal(Signal::KILL);
-    assert_eq!(running.line(), "cleaned");
-    assert_eq!(running.wait().code(), Some(76));
 }
 
 /// Both sessions are lost with its memory. It comes back before or after the end of the holder's command.

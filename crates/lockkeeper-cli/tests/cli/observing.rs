@@ -29,6 +29,12 @@ impl Observing {
         Observing { running, address }
     }
 
+    /// Ends it by this signal; returns its standard error.
+    fn end(&mut self, signal: Signal) -> String {
+        self.running.signal(signal);
+        self.running.ends(0)
+    }
+
     /// Returns the status and the body of an answer.
     fn get(&self, path: &str) -> (u16, String) {
         self.get_as(path, &self.address)
@@ -60,8 +66,7 @@ fn a_signal_ends_an_observer_while_its_servers_are_away() {
     let mut observing = Observing::start(&home, &["--session-timeout", "1h"]);
     drop(served);
     until("it sees nothing", || observing.get("/healthz").0 == 503);
-    observing.running.signal(Signal::TERM);
-    assert!(observing.running.wait().success());
+    observing.end(Signal::TERM);
 }
 
 #[test]
@@ -102,8 +107,7 @@ fn runs_are_counted_and_their_facts_are_in_the_journal() {
     until("each is known to be released", || released() == 5);
     let served_journal = observing.get("/history.jsonl").1;
     assert_eq!(observing.get_as("/metrics", "evil.example").0, 421);
-    observing.running.signal(Signal::TERM);
-    names(&observing.running.ends(0), &["lockkeeper: observing /locks on "]);
+    names(&observing.end(Signal::TERM), &["lockkeeper: observing /locks on "]);
     let journal = text(&home.file("j/history.jsonl"));
     let facts: Vec<Value> = journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let count = |fact: &str| facts.iter().filter(|line| line["fact"] == fact).count();
@@ -187,8 +191,7 @@ fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
         run.wait();
     }
     until("the deadlock is over", || observing.metric("lockkeeper_deadlocks") == 0.0);
-    observing.running.signal(Signal::TERM);
-    observing.running.ends(0);
+    observing.end(Signal::TERM);
 }
 
 /// The one that fails is first. The other one never ran, and its request is refused.
@@ -243,8 +246,7 @@ fn all_realms_are_observed_and_the_outage_of_one_is_its_own() {
     assert_eq!(observing.metric("lockkeeper_gaps_total{root=\"/locks/b\",why=\"disconnected\"}"), 1.0);
     home.ok(&["run", "b/quick", "--config", "realms.toml", "--", "true"]);
     until("the hold is seen", || observing.metric("lockkeeper_hold_seconds_count{lock=\"/locks/b/quick\"}") == 1.0);
-    observing.running.signal(Signal::INT);
-    let said = observing.running.ends(0);
+    let said = observing.end(Signal::INT);
     let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
     assert_eq!([count("is lost"), count("are seen again")], [1, 1], "{said}");
     let journal = text(&home.file("j/history.jsonl"));
@@ -287,8 +289,7 @@ fn a_realm_that_is_down_at_the_start_is_joined_when_it_comes() {
         text(&home.file("j/history.jsonl"))
     );
     assert!(text(&home.file("j/history.jsonl")).contains("\"why\":\"not_reached\""));
-    observing.running.signal(Signal::TERM);
-    let said = observing.running.ends(0);
+    let said = observing.end(Signal::TERM);
     for line in [
         format!("{late} (realm /locks/b) is not observed until it can be reached: "),
         format!("{late} cannot be reached: changes of /locks/b are not seen"),
@@ -341,8 +342,7 @@ mod apache {
         until("the others are seen", || holds() >= 3.0);
         let gaps = observing.metric("lockkeeper_gaps_total{root=\"/locks\",why=\"disconnected\"}");
         assert!((1.0..=6.0).contains(&gaps), "{gaps}");
-        observing.running.signal(Signal::TERM);
-        let said = observing.running.ends(0);
+        let said = observing.end(Signal::TERM);
         let count = |what: &str| said.lines().filter(|line| line.contains(what)).count();
         assert_eq!((count("is lost"), count("are seen again")), (gaps as usize, gaps as usize), "{said}");
     }

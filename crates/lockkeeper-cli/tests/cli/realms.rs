@@ -7,42 +7,6 @@ use serde_json::Value;
 use crate::harness::{Home, Running, Served, failure, names, refused};
 use crate::plain::Plain;
 
-/// H-70: each command uses the ensemble of its lock, and fails without a realm.
-#[test]
-fn a_command_goes_to_the_realm_of_its_lock() {
-    let (one, two, home) = (Home::new(), Home::new(), Home::new());
-    let (first, second) = (Served::start(&one), Served::start(&two));
-    let config = home.file("config.toml");
-    let text = format!("[realms]\n\"/locks/a\" = \"{}\"\n\"/locks/b\" = \"{}\"\n", first.address, second.address);
-    std::fs::write(&config, text).unwrap();
-    let config = config.to_str().unwrap();
-    let mut holder = home.holds("a/x", &["--config", config]);
-    let mut other = home.holds("b/x", &["--config", config, "--lease", "10m"]);
-    let held = |home: &Home, name: &str| home.count(name).0;
-    let (here, there) = (Home::with_servers(&first.address), Home::with_servers(&second.address));
-    assert_eq!((held(&here, "a/x"), held(&there, "a/x")), (1, 0));
-    assert_eq!((held(&here, "b/x"), held(&there, "b/x")), (0, 1));
-    for verb in [&["show", "b/x"][..], &["why", "b/x"], &["list", "b"]] {
-        let output = home.output(&[verb, &["--config", config]].concat());
-        assert!(output.status.success(), "{verb:?}: {output:?}");
-        assert!(String::from_utf8_lossy(&output.stdout).contains("for a lease"), "{verb:?}: {output:?}");
-    }
-    names(
-        &home.failure(&["run", "c", "--config", config, "--", "true"], 64),
-        &["no realm covers /locks/c", "/locks/a, /locks/b"],
-    );
-    home.refuses(&["run", "a/y", "b/y", "--config", config, "--", "true"], 64, "in two realms");
-    // The settings show each realm with its origin.
-    let told = home.ok(&["config", "--config", config]);
-    let line = format!("realm /locks/a  {}  ({config}:2)", first.address);
-    assert!(told.lines().any(|told| told == line), "{line:?} is missing in {told}");
-    // `--servers` overrides the realms.
-    home.ok(&["run", "c", "--config", config, "--servers", &first.address, "--", "true"]);
-    for running in [&mut holder, &mut other] {
-        running.finish();
-    }
-}
-
 /// Two realms on two servers, and a settings file. Further realms and servers may be in it.
 struct Two {
     first: Served,
@@ -114,6 +78,12 @@ fn a_listing_shows_the_locks_of_all_realms() {
         let (_, said) = printed(&two.output(verb));
         assert!(said.contains(&on), "{said}");
     }
+    let (code, line) = failure(&two.output(&["run", "search/y", "b", "--", "true"]));
+    assert!(code == Some(64) && line.contains("in two realms"), "{code:?} {line}");
+    // The settings show each realm with its origin.
+    let line = format!("realm /locks/search  {}  (realms.toml:2)", two.first.address);
+    let (told, _) = printed(&two.output(&["config"]));
+    assert!(told.lines().any(|told| told == line), "{line:?} is missing in {told}");
     // One realm needs no name.
     let (shown, said) = printed(&two.output(&["list", "search"]));
     assert!(!shown.contains("\nb ") && !said.contains("realm"), "{shown} {said}");
@@ -255,6 +225,7 @@ impl Directory {
     }
 }
 
+/// H-70: each command uses the ensemble of its lock, and fails without a realm.
 /// Every verb, by option, variable and file. Each command reads the data again; a session of the directory stays for no command.
 #[test]
 fn a_command_takes_its_realms_from_the_routing_data() {
@@ -286,6 +257,7 @@ fn a_command_takes_its_realms_from_the_routing_data() {
     for (verb, has) in [
         (&["show", "b/x"][..], "for a lease"),
         (&["why", "b/x"], "for a lease"),
+        (&["list", "b"], "for a lease"),
         (&["doctor"], "servers"),
         (&["deadlocks"], ""),
         (&["history", "--all"], ""),

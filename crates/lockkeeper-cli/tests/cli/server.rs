@@ -244,9 +244,9 @@ fn what_cannot_be_backed_up_or_restored_is_named_and_nothing_changes() {
     }
 }
 
-/// The store is in use for a moment, as by a command that looks for the server.
+/// The store is in use for a moment, as by a command that looks for the server. Data that cannot be read is what a restore is for.
 #[test]
-fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
+fn a_restore_that_cannot_look_at_the_data_changes_nothing_and_damaged_data_is_replaced_and_kept() {
     let home = Home::new();
     token(&home);
     home.ok(&["server", "backup", "b"]);
@@ -256,22 +256,10 @@ fn a_restore_that_cannot_look_at_the_data_changes_nothing() {
     lock.lock_shared().unwrap();
     home.refuses(&["server", "restore", "b"], 70, "in use");
     drop(lock);
-    assert_eq!(json(&home.output(&["server", "restore", "b", "--json"]))["epoch"], 1, "it was not restored before");
-}
-
-/// Data that cannot be read is what a restore is for.
-#[test]
-fn damaged_data_is_replaced_by_a_backup_and_kept() {
-    let home = Home::new();
-    token(&home);
-    home.ok(&["server", "backup", "b"]);
-    until("no session is open", || status(&home)["sessions"] == 0);
-    home.ok(&["server", "stop"]);
+    assert_eq!(home.json(&["server", "restore", "b", "--json"])["epoch"], 1, "it was not restored before");
     std::fs::write(home.state().join("data/state.redb"), "x".repeat(5_000)).unwrap();
     home.failure(&["run", "a", "--", "true"], 70);
-    let output = home.output(&["server", "restore", "b"]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("its token epoch is unknown"), "{output:?}");
+    home.tells_of(&["server", "restore", "b"], 0, "its token epoch is unknown");
     home.ok(&["run", "a", "--", "true"]);
 }
 

@@ -58,13 +58,6 @@ fn top_shows_each_change_and_a_person_ends_a_hold_from_it() {
     holder.wait();
 }
 
-#[test]
-fn top_without_a_terminal_says_what_to_use() {
-    let home = Home::new();
-    let (code, said) = failure(&home.output(&["top"]));
-    assert_eq!((code, said.contains("top needs a terminal")), (Some(64), true), "{said}");
-}
-
 /// As in `lockkeeper list --watch | head -1`.
 #[test]
 fn what_follows_for_ever_ends_when_nobody_reads_it_any_more() {
