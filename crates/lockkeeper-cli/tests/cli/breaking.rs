@@ -11,9 +11,7 @@ fn case_56_break_stops_the_holder_lets_the_next_in_and_stays_to_be_read() {
     let token: i64 = holder.line().parse().unwrap();
     let mut next = home.waits("nightly", &[], "echo $LOCKKEEPER_TOKEN");
 
-    let output = home.output(&["break", "nightly", "--reason", "its host burns", "--yes"]);
-    assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stderr).unwrap();
+    let text = home.tells(&["break", "nightly", "--reason", "its host burns", "--yes"], 0);
     assert!(!text.contains("it is not told"), "{text}");
     let pid = format!("(pid {})", holder.pid().as_raw_nonzero());
     assert!(text.starts_with("lockkeeper: /locks/nightly was taken from ") && text.contains(&pid), "{text}");
@@ -140,12 +138,8 @@ fn case_55_why_names_the_holder_and_the_possible_actions() {
     assert!(free.starts_with("/locks/nightly is free: nobody holds it or waits on ") && !free.contains(';'), "{text}");
     assert!(last.starts_with("last held by ") && last.ends_with(", released"), "{text}");
     // The servers delete the node of a lock that nobody uses, so such a lock looks like one that was never used.
-    let unused = home.output(&["why", "other"]);
-    let text = String::from_utf8(unused.stdout).unwrap();
-    assert!(
-        unused.status.success() && text.starts_with("/locks/other is free: nobody holds it or waits on "),
-        "{text}"
-    );
+    let text = home.ok(&["why", "other"]);
+    assert!(text.starts_with("/locks/other is free: nobody holds it or waits on "), "{text}");
     assert!(text.ends_with("; it has no node there, because it was not used for a while, or never\n"), "{text}");
     let told = home.json(&["why", "other", "--json"]);
     assert_eq!((&told["lock"]["path"], &told["lock"]["holders"]), (&"/locks/other".into(), &serde_json::json!([])));

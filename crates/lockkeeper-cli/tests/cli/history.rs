@@ -105,8 +105,7 @@ fn why_explains_a_moment_that_is_over() {
     let document: Value = serde_json::from_str(&why(&["--json"])).unwrap();
     assert_eq!(document["holders"][0]["message"], "manual rerun");
     assert_eq!(document["around"].as_array().unwrap().len(), 2);
-    let output = home.output(&["why", "a", "--at", "soon"]);
-    assert_eq!(output.status.code(), Some(64));
+    home.says(&["why", "a", "--at", "soon"], 64);
 }
 
 /// The record waits in the state directory.
@@ -116,8 +115,7 @@ fn a_request_without_a_server_is_recorded_when_one_answers_again() {
     let home = Home::with_servers(&served.address);
     served.running.signal(Signal::STOP);
     for _ in 0..2 {
-        let output = home.output(&["run", "a", "--wait", "200ms", "-m", "nightly index", "--", "true"]);
-        assert_eq!(output.status.code(), Some(69), "{output:?}");
+        home.says(&["run", "a", "--wait", "200ms", "-m", "nightly index", "--", "true"], 69);
     }
     served.running.signal(Signal::CONT);
     home.ok(&["run", "b", "--", "true"]);

@@ -2,7 +2,7 @@
 
 use rustix::process::test_kill_process;
 
-use crate::harness::{Home, Running, failure, is_alive, names, refused, served, until, until_it_is};
+use crate::harness::{Home, Running, failure, is_alive, names, served, until, until_it_is};
 
 /// A script that waits for SIGTERM, prints that, and cleans up.
 const CLEANS_UP: &str = "trap 'echo cleaned; exit 0' TERM; echo up; while :; do sleep 0.01; done";
@@ -48,8 +48,7 @@ fn wait_is_the_time_limit_of_a_leased_lock() {
 fn a_higher_priority_gets_the_lock_when_the_command_has_cleaned_up() {
     let (_served, home) = served();
     let mut low = home.starts("a", &["--lease", "10m", "--priority", "1", "--cleanup", "10m"], CLEANS_UP);
-    let equal = home.output(&["run", "a", "--lease", "10m", "--priority", "1", "--", "true"]);
-    assert_eq!(equal.status.code(), Some(75));
+    home.says(&["run", "a", "--lease", "10m", "--priority", "1", "--", "true"], 75);
     // A try asks nobody.
     let tried = home.output(&["run", "a", "--try", "--lease", "10m", "--priority", "5", "--", "true"]);
     let (code, text) = failure(&tried);
@@ -213,15 +212,17 @@ fn a_command_hands_its_lock_to_the_next() {
     let (_served, home) = served();
     home.ok(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "true"]);
     assert_eq!(home.show("a")["lease"]["owner"], "deploy");
-    let other = home.output(&["run", "a", "--lease", "10m", "--", "true"]);
-    assert_eq!(other.status.code(), Some(75));
+    home.says(&["run", "a", "--lease", "10m", "--", "true"], 75);
     home.ok(&["run", "a", "--lease", "10m", "--id", "deploy", "--", "true"]);
     assert_eq!(home.count("a"), (0, 0));
     // Without a lock to hand over, nothing happens.
     let failed = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "deploy", "--", "false"]);
     assert_eq!((failed.status.code(), home.count("a")), (Some(1), (0, 0)));
-    let same = home.output(&["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "build", "--", "true"]);
-    refused(&same, 64, "has the lock already");
+    home.refuses(
+        &["run", "a", "--lease", "10m", "--id", "build", "--hand-to", "build", "--", "true"],
+        64,
+        "has the lock already",
+    );
 }
 
 /// H-73, H-74: holds are counted if that is requested, and any machine can print the counts.
@@ -305,7 +306,6 @@ fn lease_options_need_a_lease() {
         &["--lease", "1m", "--reason", "x"],
         &["--lease", "1m", "--emergency", "--reason", "x", "--priority", "1"],
     ] {
-        let output = home.output(&[&["run", "a"], args, &["--", "true"]].concat());
-        assert_eq!(output.status.code(), Some(64), "{args:?}: {output:?}");
+        home.says(&[&["run", "a"], args, &["--", "true"]].concat(), 64);
     }
 }

@@ -100,9 +100,7 @@ fn run_holds_its_lock_over_tls() {
         (&known[..2], 2, " fails the TLS handshake: "),
         (&[], 2, " has a port for TLS there, and this client has no TLS"),
     ] {
-        let output = home.output(&[&["doctor", "--servers", &servers], flags].concat());
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.code() == Some(code) && said.contains(&format!("{servers}{say}")), "{output:?}");
+        names(&home.says(&[&["doctor", "--servers", &servers], flags].concat(), code), &[&format!("{servers}{say}")]);
     }
     drop(server);
 }
@@ -147,10 +145,7 @@ fn the_recipe_of_access_lists_keeps_clients_from_the_epoch_and_from_the_jobs() {
     assert_eq!(status(&["run", "daily", "--once-per", "day", "--auth-file", "jobs", "--", "touch", "ran"]), Some(0));
     assert!(home.file("ran").exists());
     // A client that may not ask for the servers' time sees the job all the same.
-    let output = home.output(&["doctor"]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    names(&said, &["\njobs       1 job\n", "\nunseen     the servers' clock, "]);
+    names(&home.ok(&["doctor"]), &["\njobs       1 job\n", "\nunseen     the servers' clock, "]);
     assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "jobs"]), Some(77));
     assert_eq!(status(&["admin", "epoch", "--above", "1", "--yes", "--auth-file", "ops"]), Some(0));
     assert_eq!(status(&["run", "a", "--", "sh", "-c", "[ $LOCKKEEPER_TOKEN -gt 281474976710656 ]"]), Some(0));
@@ -177,8 +172,7 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
     // A chroot that others may not even read is not called unreachable.
     let home = Home::with_servers(&format!("{servers}/private"));
     home.secret("ops", "digest ops:hunter2\n");
-    let made = home.output(&["admin", "init", "--create-chroot", "--auth-file", "ops", "--acl", "creator-all"]);
-    assert_eq!(made.status.code(), Some(0), "{made:?}");
+    home.ok(&["admin", "init", "--create-chroot", "--auth-file", "ops", "--acl", "creator-all"]);
     assert_eq!(home.output(&["run", "nightly", "--", "true"]).status.code(), Some(77));
     let home = Home::with_servers(servers);
     home.secret("ops", "digest ops:hunter2\n");
@@ -231,7 +225,7 @@ fn check_that_init_sets_up_the_shared_nodes(servers: &str) {
         text(&again).lines().all(|line| line.contains(": was there, digest:ops:x:cdrwa,world:anyone:")),
         "{again:?}"
     );
-    assert_eq!(home.output(&["run", "nightly", "--", "true"]).status.code(), Some(0));
+    home.ok(&["run", "nightly", "--", "true"]);
 }
 
 #[test]
@@ -269,8 +263,7 @@ fn the_hint_of_a_refused_command_works_as_it_is_printed() {
             let hint = told.split("contend: lockkeeper ").nth(1).unwrap_or_else(|| panic!("{words:?}: {told}"));
             let hint = shlex::split(hint.lines().next().unwrap()).unwrap();
             let hint: Vec<_> = hint.iter().map(String::as_str).collect();
-            let opened = home.output(&hint);
-            assert!(opened.status.success(), "{hint:?}: {opened:?}");
+            home.ok(&hint);
             home.ok(&close);
         }
     }
@@ -311,7 +304,7 @@ fn a_private_lock_keeps_no_one_out_and_init_sets_up_what_all_share_on_an_apache_
 fn init_with_credentials_says_that_every_client_administrates_what_is_there() {
     let (_served, home) = served();
     home.secret("ops", "digest ops:hunter2\n");
-    assert_eq!(home.output(&["admin", "init"]).status.code(), Some(0));
+    home.ok(&["admin", "init"]);
     let with_ops = || home.output(&["admin", "init", "--auth-file", "ops"]);
     let output = with_ops();
     refused(&output, 1, "every client may administrate /locks, /lockkeeper, ");

@@ -1,6 +1,6 @@
 //! `run --yield`: a command of the background makes way for the foreground, and is started again after it.
 
-use crate::harness::{Home, Running, refused, text, until};
+use crate::harness::{Home, Running, text, until};
 
 /// Works until the file `done` exists. Asked to make way, it ends as if the signal had killed it.
 const STEPS: &str =
@@ -83,8 +83,7 @@ fn a_command_without_yield_or_within_its_minimum_is_not_signalled() {
         let home = Home::new();
         let mut bulk = home.spawn("a", args, "echo up 1; until [ -e done ]; do sleep 0.02; done; echo end");
         started(&mut bulk);
-        let saved = home.output(&["run", "a", "--foreground", "--wait", "1s", "--", "true"]);
-        assert_eq!(saved.status.code(), Some(75), "{saved:?}");
+        home.says(&["run", "a", "--foreground", "--wait", "1s", "--", "true"], 75);
         finish(&home);
         assert_eq!(bulk.line(), "end", "{args:?}");
         assert!(bulk.wait().success());
@@ -115,7 +114,6 @@ fn only_one_lock_with_classes_makes_way() {
         (&["a", "b", "--background"], "--yield takes one lock"),
         (&["a", "--once-per", "day"], "--yield needs a lock with classes"),
     ] {
-        let output = home.output(&[&["run"], args, &["--yield", "TERM", "--", "true"]].concat());
-        refused(&output, 64, problem);
+        home.refuses(&[&["run"], args, &["--yield", "TERM", "--", "true"]].concat(), 64, problem);
     }
 }
