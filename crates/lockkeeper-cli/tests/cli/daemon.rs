@@ -112,8 +112,7 @@ fn holder_of_a_server_ended_by(home: &Home, signal: Signal) -> String {
     until("another one runs", || home.server().is_some_and(|now| now != server));
     until("it answers", || home.count("a") == (1, 0));
     holder.close_stdin();
-    let said = holder.ends(0);
-    said
+    holder.ends(0)
 }
 
 #[test]

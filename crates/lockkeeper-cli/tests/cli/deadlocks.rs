@@ -8,8 +8,7 @@ use crate::incidents::foreign::{Foreign, Nodes};
 /// A run of `outer` whose command takes `inner` when a line comes.
 fn nested(home: &Home, outer: &str, inner: &[&str]) -> Running {
     let script = format!("echo up; read line; exec {BINARY} run {} -- echo in", inner.join(" "));
-    let running = home.starts(outer, &[], &script);
-    running
+    home.starts(outer, &[], &script)
 }
 
 fn go_on(running: &mut Running) {

@@ -22,7 +22,7 @@ fn last_attempt(mut output: Output) -> Output {
     let text = String::from_utf8(output.stderr).unwrap();
     let is_before = |line: &&str| line.contains("lockkeeper: attempt ");
     for line in text.lines().filter(is_before) {
-        names(&line, &[" ended: ", "; the next one begins after 1 ms or more"]);
+        names(line, &[" ended: ", "; the next one begins after 1 ms or more"]);
     }
     let rest: String = text.split_inclusive('\n').filter(|line| !is_before(line)).collect();
     output.stderr = rest.into_bytes();
@@ -30,8 +30,7 @@ fn last_attempt(mut output: Output) -> Output {
 }
 
 fn hold(home: &Home, name: &str) -> Running {
-    let holder = home.holds(name, &["--foreground", "--message", "Save Content"]);
-    holder
+    home.holds(name, &["--foreground", "--message", "Save Content"])
 }
 
 /// Leaves a letter of a command that never got the lock `a`, which is free then. Returns its operation.

@@ -33,7 +33,7 @@ fn sessions(address: &str) -> usize {
 }
 
 fn names_it(line: &str) {
-    names(&line, &["/locks/P1", "Save Content"]);
+    names(line, &["/locks/P1", "Save Content"]);
 }
 
 /// C-27, C-33, C-34: a lock that is not granted in time ends with 75.

@@ -124,7 +124,7 @@ fn options_stand_under_their_own_headings() {
         assert!(found.contains(&(option, heading)), "{option} is not under {heading:?}: {found:?}");
     }
     let arguments = text.split("\nArguments:").nth(1).and_then(|rest| rest.split("\n\nOptions:").next()).unwrap();
-    names(&arguments, &["<NAME>...", "<COMMAND>..."]);
+    names(arguments, &["<NAME>...", "<COMMAND>..."]);
 }
 
 /// The verbs that people try first exist, or the error says what to type instead.

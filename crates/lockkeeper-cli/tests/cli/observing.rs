@@ -168,8 +168,7 @@ fn the_page_has_the_deadlock_and_the_commands_that_show_the_same() {
     assert!(observing.get("/").1.contains("No lock is in use"));
     let nested = |outer: &str, inner: &str| {
         let script = format!("echo up; read line; exec {BINARY} run '{inner}' -- true");
-        let running = home.starts(outer, &["-m", "<b>nightly</b>"], &script);
-        running
+        home.starts(outer, &["-m", "<b>nightly</b>"], &script)
     };
     let mut runs = [nested("a", "b c"), nested("b c", "a")];
     for run in &mut runs {
@@ -213,7 +212,7 @@ fn the_page_has_the_jobs_with_those_that_are_not_in_order_first() {
     let at = |text: &str| jobs.find(text).unwrap_or_else(|| panic!("{text} is missing in {jobs}"));
     let places = [at("/locks/backup<"), at(">failed<"), at("/locks/nightly<"), at(">refused<"), at("/locks/archive<")];
     assert!(places.is_sorted() && at(">ok<") > places[4], "{jobs}");
-    names(&jobs, &["failed with exit status 3", "lockkeeper jobs /locks/backup --history"]);
+    names(jobs, &["failed with exit status 3", "lockkeeper jobs /locks/backup --history"]);
     home.ok(&["jobs", "forget", "backup"]);
     until("it is not shown any more", || !observing.get("/").1.contains("/locks/backup --history"));
 }

@@ -101,12 +101,7 @@ fn a_holder_that_obeys_before_all_are_asked_is_not_said_to_have_ended_before() {
     // The records of revokes have their place.
     home.ok(&["admin", "init"]);
     for json in [false, true] {
-        let mut holders: Vec<_> = (0..2)
-            .map(|_| {
-                let holder = home.starts("a", &["--shared"], "echo up; exec sleep 1000");
-                holder
-            })
-            .collect();
+        let mut holders: Vec<_> = (0..2).map(|_| home.starts("a", &["--shared"], "echo up; exec sleep 1000")).collect();
         let proxy = Proxy::start_blocking(served.address.parse().unwrap());
         let second = proxy.on(OpCode::Multi).nth(2).hold_request();
         let address = proxy.connect_string();
