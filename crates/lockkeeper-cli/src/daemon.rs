@@ -18,6 +18,7 @@ use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
+use crate::control::own_version;
 use crate::exit::{Code, Failure};
 use crate::inherited::{self, Kept};
 use crate::serverlog;
@@ -134,7 +135,7 @@ async fn serve(home: &ServerDir, kept: Kept) -> Result<(), Failure> {
     let handover = home.dir().join(HANDOVER);
     _ = std::fs::remove_file(&handover);
     // Without it, commands ask the server.
-    _ = std::fs::write(home.dir().join(RUNS), env!("CARGO_PKG_VERSION"));
+    _ = std::fs::write(home.dir().join(RUNS), own_version().to_string());
     let unwritable = |error| {
         let log = home.dir().join(serverlog::LOG);
         Failure::new(Code::Internal, format!("cannot write {}: {error}", log.display()))

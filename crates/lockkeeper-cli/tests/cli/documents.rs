@@ -136,6 +136,19 @@ fn every_command_line_of_the_documents_that_a_bare_machine_can_run_succeeds() {
                 until("it is released", || home.count(name).0 == 0);
                 output
             }
+            // They need a hold, and leave none.
+            "acquire" | "with-hold" | "release" => {
+                let acquire = if verb == "acquire" { command } else { "lockkeeper acquire docs --for 10m" };
+                let acquired = shell(acquire).output().unwrap();
+                let id =
+                    String::from_utf8_lossy(&acquired.stdout).split_whitespace().next().unwrap_or_default().to_owned();
+                let command = command.replace("3f2a9c1b", "$id").replace(" ID", " $id");
+                let under =
+                    || shell(&command).env("id", &id).env("ID", &id).env("LOCKKEEPER_HOLD", &id).output().unwrap();
+                let output = if verb == "acquire" { acquired } else { under() };
+                home.output(&["release", &id]);
+                output
+            }
             "admin" if command.contains("--above") => shell(&format!("{command} --yes")).output().unwrap(),
             // It runs in a job.
             "fence" => home

@@ -42,6 +42,32 @@ fn printed(output: &Output) -> (String, String) {
     (String::from_utf8(output.stdout.clone()).unwrap(), String::from_utf8(output.stderr.clone()).unwrap())
 }
 
+/// H-70: each command uses the ensemble of its lock, and fails without a realm.
+#[test]
+fn a_command_goes_to_the_realm_of_its_lock() {
+    let two = Two::new("/locks/b", "");
+    let realms = ["--config", "realms.toml"];
+    let mut holder = two.home.spawn("search/x", &realms, "echo up; cat");
+    let mut other = two.home.spawn("b/x", &[&realms[..], &["--lease", "10m"]].concat(), "echo up; cat");
+    assert_eq!((holder.line(), other.line()), ("up".to_owned(), "up".to_owned()));
+    let (here, there) = (Home::with_servers(&two.first.address), Home::with_servers(&two.second.address));
+    let held = |name: &str| (here.count(name).0, there.count(name).0);
+    assert_eq!((held("search/x"), held("b/x")), ((1, 0), (0, 1)));
+    for verb in [["show", "b/x"], ["why", "b/x"], ["list", "b"]] {
+        names(&printed(&two.output(&verb)).0, &["for a lease"]);
+    }
+    let (code, line) = failure(&two.output(&["run", "c", "--", "true"]));
+    assert!(code == Some(64) && line.contains("no realm covers /locks/c"), "{line}");
+    let (code, line) = failure(&two.output(&["run", "search/y", "b/y", "--", "true"]));
+    assert!(code == Some(64) && line.contains("in two realms"), "{line}");
+    // `--servers` overrides the realms.
+    assert!(two.output(&["run", "c", "--servers", &two.first.address, "--", "true"]).status.success());
+    for running in [&mut holder, &mut other] {
+        running.close_stdin();
+        assert!(running.wait().success());
+    }
+}
+
 /// The one line of an empty answer, and the server line of the others, name each realm.
 #[test]
 fn a_listing_shows_the_locks_of_all_realms() {

@@ -47,8 +47,7 @@ const EXAMPLES: &str = "\
 Examples:
   read -r id token <<< \"$(lockkeeper acquire deploy --wait 5m)\"
   eval \"$(lockkeeper acquire deploy --shell)\"
-  lockkeeper acquire db --for 8h --message 'migration, ask ann'
-  lockkeeper acquire nightly --while 4711";
+  lockkeeper acquire db --for 8h --message 'migration, ask ann'";
 
 /// `lockkeeper acquire`.
 #[derive(Clone, Debug, clap::Args)]
