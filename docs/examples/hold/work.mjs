@@ -1,0 +1,25 @@
+// Works in steps while it holds a lock: node work.mjs NAME [OPTION...], with the options of `lockkeeper hold`.
+import { setTimeout as pause } from "node:timers/promises";
+import { Hold } from "./hold.mjs";
+
+async function step(number, token) {
+  console.log(`step ${number} with token ${token}`); // who stores it refuses a smaller token
+  await pause(100);
+}
+
+const waiting = {};
+const first = (...kinds) => new Promise((resolve) => kinds.forEach((kind) => { waiting[kind] = resolve; }));
+const begun = first("acquired", "failed", "released");
+const hold = new Hold(process.argv.slice(2), (event) => waiting[event.event]?.(event));
+try {
+  const { event, exit_code, message, hint, token } = await begun;
+  if (event === "failed") console.error([message, hint].filter(Boolean).join("\n"));
+  process.exitCode = exit_code ?? 0;
+  for (let number = 1; event === "acquired" && number <= 5; number++) {
+    if (!hold.held()) throw new Error("the lock is lost");
+    await step(number, token);
+  }
+  hold.say("release");
+} finally {
+  hold.child.stdin.end(); // releases the lock too
+}
