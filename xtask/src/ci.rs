@@ -67,6 +67,7 @@ pub(crate) const GATE: &[Step] = &[
     (1, 'b', 10, "dependencies", "nice -n 19 xtask part dependencies"),
     (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
     (1, 'b', 8, "Kazoo's locks beside ours", "nice -n 19 xtask interop kazoo"),
+    (1, 'b', 5, "clients of the hold protocol", "xtask interop hold"),
 ];
 
 /// What takes longer, part by part: before a release, and before an issue of its subject is called done (docs/development.md).
@@ -116,6 +117,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 5, "interop: looking at Curator and Kazoo", "xtask interop look"),
     (0, 'a', 8, "interop: Helix", "xtask interop helix"),
     (0, 'a', 10, "interop: Kafka", "xtask interop kafka"),
+    (0, 'a', 5, "interop: clients of the hold protocol", "xtask interop hold"),
     (0, 'a', 8, "interop: databases", "xtask interop postgres"),
     (0, 'a', 5, "interop: browser", "xtask interop page"),
     (0, 'a', 5, "interop: shells", "xtask interop shells"),

@@ -13,7 +13,8 @@ use crate::maven::build;
 use crate::peers::kazoo_python;
 use crate::programs::{LIB, Tests};
 use crate::tools;
-use crate::workspace::shell;
+use crate::untested::Untested;
+use crate::workspace::{shell, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -32,6 +33,8 @@ enum With {
     Kazoo,
     /// Apache Helix's own lock beside ours, on the embedded server and on Apache's; needs Java and Maven
     Helix,
+    /// The clients of the hold protocol in docs/examples: against the conformance program, and with the command; needs Python 3, Node and Go
+    Hold,
     /// Dead letters in Kafka, whose broker is killed; needs Java and Maven
     Kafka,
     /// The statements of docs/guide/fencing.md, on `SQLite` and on a real `PostgreSQL`
@@ -58,6 +61,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         With::Curator => beside_ours(sh, QUEUES, "CURATOR", &build(sh, "curator")?, &or("curator")),
         With::Kazoo => beside_ours(sh, QUEUES, "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
         With::Helix => beside_ours(sh, &[("lockkeeper-helix", "interop")], "HELIX", &build(sh, "helix")?, &or("")),
+        With::Hold => hold(sh, &options.arguments),
         With::Kafka => {
             let jars = build(sh, "kafka")?;
             for (package, target) in [("lockkeeper-letters", LIB), ("lockkeeper-cli", "cli")] {
@@ -95,6 +99,33 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             Tests { package: "lockkeeper-cli", target: "cli", features: "" }.run(sh, &["secured".to_owned()], [])
         }
     }
+}
+
+/// Tests the clients of the hold protocol in the languages that this machine has.
+fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let has = |program: &str, version: &str| cmd!(sh, "{program} {version}").quiet().ignore_stdout().run().is_ok();
+    let languages = [("python", "python3", "--version"), ("node", "node", "--version"), ("go", "go", "version")];
+    let (here, missing): (Vec<_>, Vec<_>) =
+        languages.into_iter().partition(|(_, program, version)| has(program, version));
+    let tests: Vec<_> = match arguments {
+        [] => here.iter().map(|(name, ..)| format!("clients::in_{name}")).collect(),
+        some => some.to_vec(),
+    };
+    // Without any of them, there is nothing to run.
+    if !tests.is_empty() {
+        cmd!(sh, "cargo build --quiet --example conformance").run()?;
+        let conformance = target_dir(sh).join("debug/examples/conformance");
+        for (package, target) in [("lockkeeper-hold", "conformance"), ("lockkeeper-cli", "cli")] {
+            let environment = [("LOCKKEEPER_CONFORMANCE", conformance.clone().into())];
+            Tests { package, target, features: "" }.run(sh, &tests, environment)?;
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = missing.iter().map(|(_, program, _)| *program).collect();
+    let what = format!("the clients of the hold protocol for {}", names.join(" and "));
+    Err(Untested::new(&what, "these programs are not installed").into())
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.

@@ -7,16 +7,20 @@ async function step(number, token) {
   await pause(100);
 }
 
-const waiting = {};
-const first = (...kinds) => new Promise((resolve) => kinds.forEach((kind) => { waiting[kind] = resolve; }));
-const begun = first("acquired", "failed", "released");
-const hold = new Hold(process.argv.slice(2), (event) => waiting[event.event]?.(event));
+let begin; // with the event that ends the wait
+const begun = new Promise((resolve) => { begin = resolve; });
+const ends = ["acquired", "failed", "released"];
+const hold = new Hold(process.argv.slice(2), (event) => ends.includes(event.event) && begin(event));
 try {
   const { event, exit_code, message, hint, token } = await begun;
   if (event === "failed") console.error([message, hint].filter(Boolean).join("\n"));
-  process.exitCode = exit_code ?? 0;
+  process.exitCode = exit_code;
   for (let number = 1; event === "acquired" && number <= 5; number++) {
-    if (!hold.held()) throw new Error("the lock is lost");
+    if (!hold.held()) {
+      console.error("the lock is lost");
+      process.exitCode = 76;
+      break;
+    }
     await step(number, token);
   }
   hold.say("release");

@@ -366,3 +366,78 @@ fn a_group_that_ends_with_the_hold_is_gone_before_the_next_holder() {
         next.released();
     }
 }
+
+/// The programs of docs/examples/hold, which work in steps under a lock. `cargo xtask interop hold` says which languages there are.
+#[cfg(deep)]
+mod clients {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn in_python() {
+        keeps_its_word(&["python3", "work.py"]);
+    }
+
+    #[test]
+    fn in_node() {
+        keeps_its_word(&["node", "work.mjs"]);
+    }
+
+    #[test]
+    fn in_go() {
+        let place = tempfile::tempdir().unwrap();
+        let program = place.path().join("work");
+        let mut build = Command::new("go");
+        build.args(["build", "-o"]).arg(&program).args(["work.go", "hold.go"]).current_dir(EXAMPLES);
+        assert!(build.status().unwrap().success());
+        keeps_its_word(&[program.to_str().unwrap()]);
+    }
+
+    const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/hold");
+
+    fn command(home: &Home, program: &[&str], args: &[&str]) -> Command {
+        let mut command = Command::new(program[0]);
+        home.prepare(&mut command);
+        command.args(&program[1..]).args(args).current_dir(EXAMPLES).env("LOCKKEEPER", crate::harness::BINARY);
+        command
+    }
+
+    fn ended(output: &std::process::Output) -> (Option<i32>, String) {
+        (output.status.code(), String::from_utf8(output.stderr.clone()).unwrap())
+    }
+
+    fn keeps_its_word(program: &[&str]) {
+        let home = Home::new();
+        let output = command(&home, program, &["a", "--session-timeout", "2s"]).output().unwrap();
+        let steps = String::from_utf8(output.stdout).unwrap();
+        let token = steps.rsplit(' ').next().unwrap().trim_end();
+        let all: String = (1..=5).map(|step| format!("step {step} with token {token}\n")).collect();
+        assert!(output.status.success() && steps == all && token.parse::<u64>().is_ok(), "{steps}{:?}", output.stderr);
+        assert_eq!(home.count("a"), (0, 0));
+
+        let (holder, acquired) = Holder::held(&home, &["a", "--message", "migration"]);
+        assert!(self::token(&acquired) > token.parse().unwrap());
+        let (code, told) = ended(&command(&home, program, &["a", "--try"]).output().unwrap());
+        assert!(code == Some(75) && told.contains("(migration)"), "{told}");
+        holder.released();
+        let (code, told) = ended(&command(&home, program, &["a", "--wait", "soon"]).output().unwrap());
+        assert!(code == Some(64) && told.contains("soon"), "{told}");
+
+        // It is stopped during a step, so that the lock is broken before the last one.
+        let mut working = Running::start(&mut command(&home, program, &["a"]));
+        assert!(working.line().starts_with("step 1 with token "));
+        working.signal(Signal::STOP);
+        assert!(home.output(&["break", "a", "--reason", "it hangs", "--yes"]).status.success());
+        working.signal(Signal::CONT);
+        let output = working.output();
+        let (code, told) = ended(&output);
+        assert!(code == Some(76) && told.contains("the lock is lost"), "{told}");
+        assert!(!String::from_utf8(output.stdout).unwrap().contains("step 5"));
+
+        let mut working = Running::start(&mut command(&home, program, &["a"]));
+        assert!(working.line().starts_with("step 1 with token "));
+        working.child.kill().unwrap();
+        until("the lock is free", || home.count("a") == (0, 0));
+    }
+}

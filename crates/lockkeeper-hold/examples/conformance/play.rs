@@ -4,7 +4,8 @@ use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,12 @@ use crate::part::{ERROR, EXIT, OUTPUT, SOCKET};
 /// How a case ends: a text says what was expected and what was seen.
 pub(crate) type Verdict<T = ()> = Result<T, String>;
 
-/// How long the script waits for what must happen. Only a client that fails reaches it.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How many seconds the script waits for what must happen. Only a client that fails reaches it.
+pub(crate) static PATIENCE: AtomicU64 = AtomicU64::new(10);
+
+fn patience() -> Duration {
+    Duration::from_secs(PATIENCE.load(Ordering::Relaxed))
+}
 
 /// The name of the lock.
 pub(crate) const LOCK: &str = "conformance/lock";
@@ -83,7 +88,7 @@ impl Play {
         let accepted = accepted.and_then(|(lockkeeper, _)| {
             lockkeeper.set_nonblocking(false).map_err(text)?;
             let said = lines(lockkeeper.try_clone().ok());
-            let head = said.recv_timeout(PATIENCE).map_err(|_| "the program that it started says nothing")?;
+            let head = said.recv_timeout(patience()).map_err(|_| "the program that it started says nothing")?;
             Ok((lockkeeper, said, serde_json::from_str::<Value>(&head).unwrap_or_default()))
         });
         let (lockkeeper, said, head) = match accepted {
@@ -117,6 +122,7 @@ impl Play {
             self.exit(0);
             return Ok(());
         }
+        self.input_is_open()?;
         self.orders = None;
         if !self.has_exited {
             self.input_ends()?;
@@ -173,17 +179,29 @@ impl Play {
 
     /// Expects this word next.
     pub(crate) fn hear(&mut self, word: Value) -> Verdict {
-        match self.said.recv_timeout(PATIENCE) {
+        match self.said.recv_timeout(patience()) {
             Ok(line) if serde_json::from_str(&line).ok().as_ref() == Some(&word) => Ok(()),
             Ok(line) => Err(format!("expected the word {word}, and the client said {line}")),
             Err(_) => Err(format!("expected the word {word}, and the client said nothing")),
         }
     }
 
+    /// Expects that no word was said but those that the case has heard, and that the input is open: its end releases the lock.
+    fn input_is_open(&mut self) -> Verdict {
+        match self.said.try_recv() {
+            _ if self.has_exited => Ok(()),
+            Ok(line) => Err(format!("the client said {line}, without an order")),
+            Err(TryRecvError::Disconnected) => {
+                Err("the client has closed the input, which releases the lock".to_owned())
+            }
+            Err(TryRecvError::Empty) => Ok(()),
+        }
+    }
+
     /// Waits until the client has closed the input. It may release before.
     pub(crate) fn input_ends(&mut self) -> Verdict {
         loop {
-            match self.said.recv_timeout(PATIENCE) {
+            match self.said.recv_timeout(patience()) {
                 Ok(line) if line.contains("release") => {}
                 Ok(line) => return Err(format!("expected the end of the input, and the client said {line}")),
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -207,7 +225,7 @@ impl Play {
 
     /// Returns the next line of the adapter: a word and a value.
     fn told(&mut self) -> Verdict<(String, Value)> {
-        let line = match self.told.recv_timeout(PATIENCE) {
+        let line = match self.told.recv_timeout(patience()) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => return Err("the adapter has ended".to_owned()),
             Err(RecvTimeoutError::Timeout) => return Err("the adapter printed nothing".to_owned()),
@@ -249,7 +267,8 @@ impl Play {
     /// Expects that the client holds the lock.
     pub(crate) fn held(&mut self) -> Verdict {
         self.order("held?");
-        self.expect("held", Value::Null)
+        self.expect("held", Value::Null)?;
+        self.input_is_open()
     }
 
     /// Expects that the client does not hold the lock. Before the answer it may tell that.
@@ -317,13 +336,13 @@ pub(crate) fn pass(until: u64) {
 
 /// Waits until there is something.
 fn soon<T>(what: &str, mut get: impl FnMut() -> Option<T>) -> Verdict<T> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     loop {
         if let Some(got) = get() {
             return Ok(got);
         }
         if Instant::now() > deadline {
-            return Err(format!("not within {PATIENCE:?}: {what}"));
+            return Err(format!("not within {:?}: {what}", patience()));
         }
         thread::sleep(Duration::from_millis(1));
     }
