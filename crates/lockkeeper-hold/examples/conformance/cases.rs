@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::play::{LOCK, LONG, Play, SHORT, Verdict, acquired, from_now, pass};
+use crate::play::{LOCK, LONG, Play, SHORT, Verdict, acquired, fence, from_now, pass};
 
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) run: Box<dyn Fn(&mut Play) -> Verdict>,
+    pub(crate) run: Box<dyn Fn(&mut Play) -> Verdict + Sync>,
 }
 
 /// A time within which even a slow client reads two lines that were written at once.
@@ -44,10 +44,8 @@ const GRANTS: &[(&str, Run)] = &[
     ("a hold is held from its grant to its release", |play| {
         play.grant(LONG)?;
         play.held()?;
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
-        play.say(json!({"event": "released"}));
-        play.exit(0);
+        play.is_told("release")?;
+        play.ends(json!({"event": "released"}), 0);
         play.expect("released", Value::Null)?;
         play.not_held()
     }),
@@ -55,8 +53,7 @@ const GRANTS: &[(&str, Run)] = &[
         play.not_held()?;
         play.hello();
         play.not_held()?;
-        play.say(acquired("7", from_now(LONG)));
-        play.expect("acquired", json!(["7"]))?;
+        play.grants("7")?;
         play.held()
     }),
     ("a wait that is told several times is no hold", |play| {
@@ -66,19 +63,16 @@ const GRANTS: &[(&str, Run)] = &[
             play.not_held()?;
         }
         play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
-        play.say(acquired("7", from_now(LONG)));
-        play.expect("acquired", json!(["7"]))?;
+        play.grants("7")?;
         play.held()
     }),
     ("tokens above 2^53 are exact", |play| {
         play.hello();
-        play.say(acquired("9007199254740993", from_now(LONG)));
-        play.expect("acquired", json!(["9007199254740993"]))
+        play.grants("9007199254740993")
     }),
     ("the greatest token is exact", |play| {
         play.hello();
-        play.say(acquired("18446744073709551615", from_now(LONG)));
-        play.expect("acquired", json!(["18446744073709551615"]))
+        play.grants("18446744073709551615")
     }),
     ("a permit has no token", |play| {
         play.hello();
@@ -105,8 +99,7 @@ const TEXTS: &[(&str, Run)] = &[
         play.hello();
         play.say(json!({"event": "rumour", "valid_until_ns": from_now(LONG)}));
         play.not_held()?;
-        play.say(acquired("7", from_now(LONG)));
-        play.expect("acquired", json!(["7"]))?;
+        play.grants("7")?;
         play.say(json!({"event": "rumour", "why": 7, "locks": "none", "valid_until_ns": 0}));
         play.catch_up()?;
         play.held()
@@ -198,28 +191,23 @@ const FAILURES: &[(&str, Run)] = &[
     }),
     ("a failure has its status, its message and its hint", |play| {
         play.hello();
-        play.say(json!({"event": "failed", "why": "taken", "exit_code": 75, "message": TEXT, "hint": "wait"}));
-        play.exit(75);
+        play.ends(json!({"event": "failed", "why": "taken", "exit_code": 75, "message": TEXT, "hint": "wait"}), 75);
         play.expect("failed", json!({"exit_code": 75, "message": TEXT, "hint": "wait"}))?;
         play.not_held()
     }),
     ("a wait that fails is no hold", |play| {
-        play.hello();
-        play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
-        play.say(json!({"event": "failed", "why": "timeout", "exit_code": 75, "message": "30 s are over"}));
-        play.exit(75);
+        play.waits();
+        play.ends(json!({"event": "failed", "why": "timeout", "exit_code": 75, "message": "30 s are over"}), 75);
         play.expect("failed", json!({"exit_code": 75, "message": "30 s are over"}))?;
         play.not_held()
     }),
     ("a failure of a later version is a failure", |play| {
         play.hello();
-        play.say(json!({"event": "failed", "why": "bored", "exit_code": 79, "message": "no more"}));
-        play.exit(79);
+        play.ends(json!({"event": "failed", "why": "bored", "exit_code": 79, "message": "no more"}), 79);
         play.expect("failed", json!({"exit_code": 79}))
     }),
     ("an end during the wait is a failure", |play| {
-        play.hello();
-        play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
+        play.waits();
         play.exit(137);
         play.expect("failed", json!({"exit_code": 137}))?;
         play.not_held()
@@ -242,16 +230,14 @@ const TIMES: &[(&str, Run)] = &[
     ("a heartbeat makes the hold longer", |play| {
         play.hello();
         let until = from_now(ENOUGH);
-        let valid = json!({"event": "valid", "valid_until_ns": from_now(LONG)});
-        play.write(format!("{}\n{valid}\n", acquired("7", until)));
+        play.write(format!("{}\n{}\n", acquired("7", until), valid()));
         pass(until);
         play.expect("acquired", json!(["7"]))?;
         play.held()
     }),
     ("the answer to a check makes the hold longer", |play| {
         let until = play.grant(ENOUGH)?;
-        play.order("check");
-        play.hear(json!({"do": "check"}))?;
+        play.is_told("check")?;
         play.say(json!({"event": "checked", "valid_until_ns": from_now(LONG)}));
         play.expect("checked", Value::Null)?;
         pass(until);
@@ -260,8 +246,8 @@ const TIMES: &[(&str, Run)] = &[
     ("a heartbeat after the time does not revive the hold", |play| {
         let until = play.grant(SHORT)?;
         pass(until);
-        play.say(json!({"event": "valid", "valid_until_ns": from_now(LONG)}));
-        play.say(json!({"event": "asked", "path": "/locks/a", "why": "a fence"}));
+        play.say(valid());
+        play.say(fence());
         play.expect_any(&["asked", "lost"])?;
         play.not_held()
     }),
@@ -287,8 +273,7 @@ const TIMES: &[(&str, Run)] = &[
         play.hello();
         let until = from_now(ENOUGH);
         let suspected = json!({"event": "suspected", "valid_until_ns": until});
-        let valid = json!({"event": "valid", "valid_until_ns": from_now(LONG)});
-        play.write(format!("{}\n{suspected}\n{valid}\n", acquired("7", until)));
+        play.write(format!("{}\n{suspected}\n{}\n", acquired("7", until), valid()));
         pass(until);
         play.expect("acquired", json!(["7"]))?;
         play.held()
@@ -322,8 +307,8 @@ const TIMES: &[(&str, Run)] = &[
     ("a heartbeat that was not read in time is too late", |play| {
         let until = play.grant(SHORT)?;
         play.stop()?;
-        play.say(json!({"event": "valid", "valid_until_ns": from_now(LONG)}));
-        play.say(json!({"event": "asked", "path": "/locks/a", "why": "a fence"}));
+        play.say(valid());
+        play.say(fence());
         pass(until);
         play.go_on();
         play.expect_any(&["asked", "lost"])?;
@@ -337,8 +322,7 @@ const LOSS: &[(&str, Run)] = &[
     ("nothing revives a lost hold", |play| {
         play.grant(LONG)?;
         let lost = json!({"event": "lost", "why": "removed", "message": "it was broken"});
-        let valid = json!({"event": "valid", "valid_until_ns": from_now(LONG)});
-        play.write(format!("{lost}\n{valid}\n{}\n", acquired("8", from_now(LONG))));
+        play.write(format!("{lost}\n{}\n{}\n", valid(), acquired("8", from_now(LONG))));
         play.exit(76);
         play.expect("lost", json!("removed"))?;
         play.child_is_reaped()?;
@@ -346,8 +330,7 @@ const LOSS: &[(&str, Run)] = &[
     }),
     ("a release that nobody has asked for is the end", |play| {
         play.grant(LONG)?;
-        play.say(json!({"event": "released"}));
-        play.exit(0);
+        play.ends(json!({"event": "released"}), 0);
         play.expect("released", Value::Null)?;
         play.not_held()
     }),
@@ -357,25 +340,21 @@ const LOSS: &[(&str, Run)] = &[
 const WORDS: &[(&str, Run)] = &[
     ("a loss is an answer to a check", |play| {
         play.grant(LONG)?;
-        play.order("check");
-        play.hear(json!({"do": "check"}))?;
-        play.say(json!({"event": "lost", "why": "session_expired", "message": "the session has expired"}));
-        play.exit(76);
+        play.is_told("check")?;
+        play.ends(json!({"event": "lost", "why": "session_expired", "message": "the session has expired"}), 76);
         play.expect("lost", json!("session_expired"))?;
         play.not_held()
     }),
     ("an error as the answer to a check ends the check and not the hold", |play| {
         play.grant(LONG)?;
-        play.order("check");
-        play.hear(json!({"do": "check"}))?;
+        play.is_told("check")?;
         play.say(json!({"event": "error", "message": "no answer", "hint": "ask again"}));
         play.expect("error", json!("no answer"))?;
         play.held()
     }),
     ("a check without an answer ends with the time of the hold", |play| {
         play.grant(SHORT)?;
-        play.order("check");
-        play.hear(json!({"do": "check"}))?;
+        play.is_told("check")?;
         play.expect_any(&["lost"])?;
         play.not_held()
     }),
@@ -398,13 +377,12 @@ const WORDS: &[(&str, Run)] = &[
         play.not_held()?;
         play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
         play.not_held()?;
-        play.say(acquired("9", from_now(LONG)));
-        play.expect("acquired", json!(["9"]))?;
+        play.grants("9")?;
         play.held()
     }),
     ("a heartbeat that crosses make_way is no hold", |play| {
         makes_way(play)?;
-        play.say(json!({"event": "valid", "valid_until_ns": from_now(LONG)}));
+        play.say(valid());
         play.catch_up()?;
         play.not_held()
     }),
@@ -423,54 +401,43 @@ const WORDS: &[(&str, Run)] = &[
         play.not_held()
     }),
     ("a release ends the wait", |play| {
-        play.hello();
-        play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
-        play.say(json!({"event": "released"}));
-        play.exit(0);
+        play.waits();
+        play.is_told("release")?;
+        play.ends(json!({"event": "released"}), 0);
         play.expect("released", Value::Null)
     }),
     ("a grant that crosses the release is no hold", |play| {
         play.hello();
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
+        play.is_told("release")?;
         play.say(acquired("7", from_now(LONG)));
-        play.say(json!({"event": "asked", "path": "/locks/a", "why": "a fence"}));
+        play.say(fence());
         // It may tell them or not.
         play.order("held?");
         while play.expect_any(&["not held", "acquired", "asked"])?.0 != "not held" {}
-        play.say(json!({"event": "released"}));
-        play.exit(0);
+        play.ends(json!({"event": "released"}), 0);
         while play.expect_any(&["released", "acquired", "asked"])?.0 != "released" {}
         Ok(())
     }),
     ("a hold ends with its release, before the answer", |play| {
         play.grant(LONG)?;
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
+        play.is_told("release")?;
         play.not_held()?;
-        play.say(json!({"event": "valid", "valid_until_ns": from_now(LONG)}));
+        play.say(valid());
         play.not_held()?;
-        play.say(json!({"event": "released"}));
-        play.exit(0);
+        play.ends(json!({"event": "released"}), 0);
         play.expect("released", Value::Null)?;
         play.not_held()
     }),
     ("a release that no server confirms has a message", |play| {
         play.grant(LONG)?;
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
-        play.say(json!({"event": "released", "message": "it is free in 30 s at the latest"}));
-        play.exit(0);
+        play.is_told("release")?;
+        play.ends(json!({"event": "released", "message": "it is free in 30 s at the latest"}), 0);
         play.expect("released", json!("it is free in 30 s at the latest"))
     }),
     ("a loss is an answer to a release", |play| {
         play.grant(LONG)?;
-        play.order("release");
-        play.hear(json!({"do": "release"}))?;
-        play.say(json!({"event": "lost", "why": "session_expired", "message": "the session has expired"}));
-        play.exit(76);
+        play.is_told("release")?;
+        play.ends(json!({"event": "lost", "why": "session_expired", "message": "the session has expired"}), 76);
         play.expect("lost", json!("session_expired"))?;
         play.not_held()
     }),
@@ -495,8 +462,7 @@ const WORDS: &[(&str, Run)] = &[
 /// How a program ends. Each case that leaves a hold behind is also one of these: see `Play::finish`.
 const ENDS: &[(&str, Run)] = &[
     ("the end of the program ends the wait", |play| {
-        play.hello();
-        play.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
+        play.waits();
         play.not_held()
     }),
     ("the end of the program closes the input, and it waits for its child", |play| play.grant(LONG).map(|_| ())),
@@ -515,10 +481,14 @@ const ENDS: &[(&str, Run)] = &[
     }),
 ];
 
+/// A heartbeat that lasts for the case.
+fn valid() -> Value {
+    json!({"event": "valid", "valid_until_ns": from_now(LONG)})
+}
+
 fn lost(play: &mut Play, why: &str) -> Verdict {
     play.grant(LONG)?;
-    play.say(json!({"event": "lost", "why": why, "message": "the lock is lost"}));
-    play.exit(76);
+    play.ends(json!({"event": "lost", "why": why, "message": "the lock is lost"}), 76);
     play.expect("lost", json!(why))?;
     play.not_held()
 }
@@ -539,6 +509,5 @@ fn makes_way(play: &mut Play) -> Verdict {
     play.grant(LONG)?;
     play.say(json!({"event": "wanted"}));
     play.expect("wanted", Value::Null)?;
-    play.order("make_way");
-    play.hear(json!({"do": "make_way"}))
+    play.is_told("make_way")
 }

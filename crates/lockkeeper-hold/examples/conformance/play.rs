@@ -20,6 +20,9 @@ pub(crate) type Verdict<T = ()> = Result<T, String>;
 /// How many seconds the script waits for what must happen. Only a client that fails reaches it.
 pub(crate) static PATIENCE: AtomicU64 = AtomicU64::new(10);
 
+/// How many cases have begun.
+static CASES: AtomicU64 = AtomicU64::new(0);
+
 fn patience() -> Duration {
     Duration::from_secs(PATIENCE.load(Ordering::Relaxed))
 }
@@ -72,7 +75,8 @@ impl Play {
     /// Starts the adapter, and waits until it has started `lockkeeper`.
     fn start(adapter: &[OsString]) -> Verdict<Self> {
         let text = |error: io::Error| error.to_string();
-        let socket = std::env::temp_dir().join(format!("lockkeeper-conformance-{}", std::process::id()));
+        let number = CASES.fetch_add(1, Ordering::Relaxed);
+        let socket = std::env::temp_dir().join(format!("lockkeeper-conformance-{}-{number}", std::process::id()));
         _ = std::fs::remove_file(&socket);
         let listener = UnixListener::bind(&socket).map_err(text)?;
         listener.set_nonblocking(true).map_err(text)?;
@@ -170,6 +174,24 @@ impl Play {
         Ok(until)
     }
 
+    /// Grants the lock with this token, for the whole case.
+    pub(crate) fn grants(&mut self, token: &str) -> Verdict {
+        self.say(acquired(token, from_now(LONG)));
+        self.expect("acquired", json!([token]))
+    }
+
+    /// Begins with a wait.
+    pub(crate) fn waits(&mut self) {
+        self.hello();
+        self.say(json!({"event": "waiting", "path": "/locks/a", "ahead": 1}));
+    }
+
+    /// Says the last line, and ends.
+    pub(crate) fn ends(&mut self, event: Value, status: u8) {
+        self.say(event);
+        self.exit(status);
+    }
+
     pub(crate) fn exit(&mut self, status: u8) {
         self.send(EXIT, &[status]);
         self.has_exited = true;
@@ -196,6 +218,12 @@ impl Play {
             }
             Err(TryRecvError::Empty) => Ok(()),
         }
+    }
+
+    /// Orders a word without fields, and expects it.
+    pub(crate) fn is_told(&mut self, word: &str) -> Verdict {
+        self.order(word);
+        self.hear(json!({"do": word}))
     }
 
     /// Waits until the client has closed the input. It may release before.
@@ -280,7 +308,7 @@ impl Play {
 
     /// Lets the client read all that was written so far: an event behind it, which it tells.
     pub(crate) fn catch_up(&mut self) -> Verdict {
-        self.say(json!({"event": "asked", "path": "/locks/a", "why": "a fence"}));
+        self.say(fence());
         self.expect("asked", json!("a fence"))
     }
 
@@ -316,6 +344,11 @@ pub(crate) fn acquired(token: &str, until: u64) -> Value {
         "event": "acquired", "path": path, "node": node, "token": token, "valid_until_ns": until,
         "locks": [{"path": path, "node": node, "token": token}],
     })
+}
+
+/// An event that is told by a client that has read all before it.
+pub(crate) fn fence() -> Value {
+    json!({"event": "asked", "path": "/locks/a", "why": "a fence"})
 }
 
 fn now() -> u64 {
