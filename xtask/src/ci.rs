@@ -67,7 +67,7 @@ pub(crate) const GATE: &[Step] = &[
     (1, 'b', 10, "dependencies", "nice -n 19 xtask part dependencies"),
     (1, 'b', 4, "advisories about dependencies", "nice -n 19 xtask part advisories"),
     (1, 'b', 8, "Kazoo's locks beside ours", "nice -n 19 xtask interop kazoo"),
-    (1, 'b', 5, "clients of the hold protocol", "xtask interop hold"),
+    (1, 'b', 5, "clients of the hold protocol", "nice -n 19 xtask interop hold"),
 ];
 
 /// What takes longer, part by part: before a release, and before an issue of its subject is called done (docs/development.md).
