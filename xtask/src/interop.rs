@@ -101,17 +101,24 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
-/// Tests the clients of the hold protocol in the languages that this machine has.
+/// Tests the clients of the hold protocol, as far as this machine can run them.
 fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let has = |program: &str, version: &str| cmd!(sh, "{program} {version}").quiet().ignore_stdout().run().is_ok();
-    let languages = [("python", "python3", "--version"), ("node", "node", "--version"), ("go", "go", "version")];
-    let (here, missing): (Vec<_>, Vec<_>) =
-        languages.into_iter().partition(|(_, program, version)| has(program, version));
-    let tests: Vec<_> = match arguments {
-        [] => here.iter().map(|(name, ..)| format!("clients::in_{name}")).collect(),
-        some => some.to_vec(),
+    let has = |command: &[&str]| {
+        let (program, arguments) = (command[0], &command[1..]);
+        cmd!(sh, "{program} {arguments...}").quiet().ignore_stdout().ignore_stderr().run().is_ok()
     };
-    // Without any of them, there is nothing to run.
+    let languages: [(&str, &[&str]); 3] =
+        [("python", &["python3", "--version"]), ("node", &["node", "--version"]), ("go", &["go", "version"])];
+    let (here, missing): (Vec<_>, Vec<_>) = languages.into_iter().partition(|(_, command)| has(command));
+    let mut missing: Vec<_> = missing.iter().map(|(_, command)| command[0]).collect();
+    let mut groups = vec!["clients"];
+    if has(&["unshare", "--user", "--map-root-user", "--fork", "--time", "--boottime", "3600", "true"]) {
+        groups.push("slept");
+    } else {
+        missing.push("time namespaces");
+    }
+    let all = groups.iter().flat_map(|group| here.iter().map(move |(name, _)| format!("{group}::in_{name}")));
+    let tests: Vec<_> = if arguments.is_empty() { all.collect() } else { arguments.to_vec() };
     if !tests.is_empty() {
         cmd!(sh, "cargo build --quiet --example conformance").run()?;
         let conformance = target_dir(sh).join("debug/examples/conformance");
@@ -123,9 +130,8 @@ fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
     if missing.is_empty() {
         return Ok(());
     }
-    let names: Vec<_> = missing.iter().map(|(_, program, _)| *program).collect();
-    let what = format!("the clients of the hold protocol for {}", names.join(" and "));
-    Err(Untested::new(&what, "these programs are not installed").into())
+    let what = format!("clients of the hold protocol with {}", missing.join(", "));
+    Err(Untested::new(&what, "this machine does not have that").into())
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.

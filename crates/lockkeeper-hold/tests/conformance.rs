@@ -1,25 +1,31 @@
 //! The clients of docs/examples/hold pass each case of the conformance program, and it finds the mistakes that are planted in them.
 //!
-//! `cargo xtask interop hold` builds that program, says where it is, and leaves out the languages that the machine does not have.
+//! `cargo xtask interop hold` builds that program, says where it is, and leaves out what the machine does not have.
 
 #![cfg(deep)]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod clients {
-    use std::fs;
-    use std::path::Path;
-    use std::process::{Command, Output};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
 
-    /// A mistake: a text of the client, the one in its place, and a part of the name of a case that finds it.
-    type Mistake = (&'static str, &'static str, &'static str);
+/// A mistake: a text of the client, the one in its place, and a part of the name of a case that finds it.
+type Mistake = (&'static str, &'static str, &'static str);
 
-    #[test]
-    fn in_python() {
-        let program = |there: &Path| vec!["python3".to_owned(), there.join("adapter.py").display().to_string()];
-        check("hold.py", program, PYTHON);
-    }
+/// A client of the examples.
+struct Client {
+    file: &'static str,
+    /// Returns how its adapter is started in this directory.
+    adapter: fn(&Path) -> Vec<String>,
+    mistakes: &'static [Mistake],
+    /// It takes the clock that stands still while the machine sleeps.
+    wrong_clock: (&'static str, &'static str),
+}
 
-    const PYTHON: &[Mistake] = &[
+const PYTHON: Client = Client {
+    file: "hold.py",
+    adapter: |there| vec!["python3".to_owned(), there.join("adapter.py").display().to_string()],
+    mistakes: &[
         ("time.CLOCK_MONOTONIC)) < self.until", "time.CLOCK_MONOTONIC)) and self.until > 0", "silence past"),
         ("kind in (\"valid\", \"checked\") and self.held()", "kind in (\"valid\", \"checked\")", "after the time"),
         (
@@ -35,15 +41,14 @@ mod clients {
         ("code = self.child.wait()", "code = 0", "an end without a line"),
         ("\"ended\" if self.until else \"failed\"", "\"lost\" if self.until else \"failed\"", "was killed holds"),
         ("        except (OSError, ValueError): pass", "        finally: pass", "harms nothing"),
-    ];
+    ],
+    wrong_clock: ("getattr(time, \"CLOCK_BOOTTIME\", time.CLOCK_MONOTONIC)", "time.CLOCK_MONOTONIC"),
+};
 
-    #[test]
-    fn in_node() {
-        let program = |there: &Path| vec!["node".to_owned(), there.join("adapter.mjs").display().to_string()];
-        check("hold.mjs", program, NODE);
-    }
-
-    const NODE: &[Mistake] = &[
+const NODE: Client = Client {
+    file: "hold.mjs",
+    adapter: |there| vec!["node".to_owned(), there.join("adapter.mjs").display().to_string()],
+    mistakes: &[
         ("    return process.hrtime.bigint() < this.until &&", "    return this.until > 0n ||", "silence past"),
         (" && this.held() && event", " && event", "after the time"),
         (
@@ -62,19 +67,18 @@ mod clients {
         ("        this.child.stdin.end();\n", "", "no JSON is refused"),
         ("catch {}", "catch { throw new Error(line); }", "no JSON is refused"),
         ("make_way: 0n", "make_way: this.until", "makes way is held again"),
-    ];
+    ],
+    wrong_clock: (" && BigInt(Math.ceil(uptime() * 100) + 1) * 10_000_000n < this.until", ""),
+};
 
-    #[test]
-    fn in_go() {
-        let build = |there: &Path| {
-            let go = Command::new("go").args(["build", "adapter.go", "hold.go"]).current_dir(there).output().unwrap();
-            assert!(go.status.success(), "{go:?}");
-            vec![there.join("adapter").display().to_string()]
-        };
-        check("hold.go", build, GO);
-    }
-
-    const GO: &[Mistake] = &[
+const GO: Client = Client {
+    file: "hold.go",
+    adapter: |there| {
+        let go = Command::new("go").args(["build", "adapter.go", "hold.go"]).current_dir(there).output().unwrap();
+        assert!(go.status.success(), "{go:?}");
+        vec![there.join("adapter").display().to_string()]
+    },
+    mistakes: &[
         ("	return now() < h.until\n", "	return h.until > 0\n", "silence past"),
         ("(kind == \"valid\" || kind == \"checked\") && now() < h.until", "kind == \"valid\"", "after the time"),
         ("(kind == \"valid\" || kind == \"checked\")", "event.ValidUntil != 0", "unknown event extends"),
@@ -87,35 +91,84 @@ mod clients {
         ("	child.Wait()\n", "	child.Process.Release()\n	child.ProcessState = &os.ProcessState{}\n", "reaped"),
         ("h.until = min(h.until, 0)", "h.until = -1", "held again"),
         ("			h.Input.Close()\n", "", "no hello"),
-    ];
+    ],
+    wrong_clock: ("const boottime = 7", "const boottime = 1"),
+};
 
-    /// Checks the client, and that each mistake in it is found.
-    fn check(client: &str, adapter: impl Fn(&Path) -> Vec<String>, mistakes: &[Mistake]) {
-        let place = tempfile::tempdir().unwrap();
-        let there = place.path();
-        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/hold");
-        for file in fs::read_dir(examples).unwrap().map(Result::unwrap) {
-            if file.file_type().unwrap().is_file() {
-                fs::copy(file.path(), there.join(file.file_name())).unwrap();
-            }
-        }
-        let conform = |arguments: &[&str]| -> Output {
-            let conformance = std::env::var("LOCKKEEPER_CONFORMANCE").expect("run `cargo xtask interop hold`");
-            Command::new(conformance).args(arguments).args(adapter(there)).output().unwrap()
-        };
-        let output = conform(&[]);
-        let told = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && told.ends_with(" passed, 0 failed\n"), "{told}");
-        let right = fs::read_to_string(there.join(client)).unwrap();
-        let is_missed = |&&(from, to, case): &&Mistake| {
-            assert_eq!(right.matches(from).count(), 1, "{from}");
-            fs::write(there.join(client), right.replace(from, to)).unwrap();
-            let output = conform(&["--case", case, "--patience", "2"]);
-            // Shown if one is missed.
-            println!("{to:?} in place of {from:?}: {}", String::from_utf8_lossy(&output.stdout));
-            output.status.code() != Some(1)
-        };
-        let missed: Vec<_> = mistakes.iter().filter(is_missed).collect();
-        assert!(missed.is_empty(), "not found: {missed:#?}");
+/// The client is right, and a mistake in it is found.
+mod clients {
+    use super::*;
+
+    #[test]
+    fn in_python() {
+        check(&PYTHON, &[], PYTHON.mistakes);
     }
+
+    #[test]
+    fn in_node() {
+        check(&NODE, &[], NODE.mistakes);
+    }
+
+    #[test]
+    fn in_go() {
+        check(&GO, &[], GO.mistakes);
+    }
+}
+
+/// The same on a machine that has slept for an hour, for which the clock of a time namespace stands.
+mod slept {
+    use super::*;
+
+    const SLEPT: &[&str] = &["unshare", "--user", "--map-root-user", "--fork", "--time", "--boottime", "3600"];
+
+    fn check_clock(client: &Client) {
+        let (from, to) = client.wrong_clock;
+        check(client, SLEPT, &[(from, to, "silence past")]);
+    }
+
+    #[test]
+    fn in_python() {
+        check_clock(&PYTHON);
+    }
+
+    #[test]
+    fn in_node() {
+        check_clock(&NODE);
+    }
+
+    #[test]
+    fn in_go() {
+        check_clock(&GO);
+    }
+}
+
+fn check(client: &Client, within: &[&str], mistakes: &[Mistake]) {
+    let place = tempfile::tempdir().unwrap();
+    let there = place.path();
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/hold");
+    for file in fs::read_dir(examples).unwrap().map(Result::unwrap) {
+        if file.file_type().unwrap().is_file() {
+            fs::copy(file.path(), there.join(file.file_name())).unwrap();
+        }
+    }
+    let conform = |arguments: &[&str]| -> Output {
+        let conformance = std::env::var("LOCKKEEPER_CONFORMANCE").expect("run `cargo xtask interop hold`");
+        let all = [within, &[&conformance], arguments].concat();
+        Command::new(all[0]).args(&all[1..]).args((client.adapter)(there)).output().unwrap()
+    };
+    // Those about time depend on the clock.
+    let output = conform(if within.is_empty() { &[] } else { &["--case", "time"] });
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && told.ends_with(" passed, 0 failed\n"), "{told}{output:?}");
+    let right = fs::read_to_string(there.join(client.file)).unwrap();
+    let is_missed = |&&(from, to, case): &&Mistake| {
+        assert_eq!(right.matches(from).count(), 1, "{from}");
+        fs::write(there.join(client.file), right.replace(from, to)).unwrap();
+        let output = conform(&["--case", case, "--patience", "2"]);
+        // Shown if one is missed.
+        println!("{to:?} in place of {from:?}: {}", String::from_utf8_lossy(&output.stdout));
+        output.status.code() != Some(1)
+    };
+    let missed: Vec<_> = mistakes.iter().filter(is_missed).collect();
+    assert!(missed.is_empty(), "not found: {missed:#?}");
 }
