@@ -39,6 +39,7 @@ const PYTHON: Client = Client {
         ("                self.child.stdin.close()\n", "", "another version"),
         ("(\"lost\", \"released\", \"failed\")", "(\"released\", \"failed\")", "lost at once: removed"),
         ("code = self.child.wait()", "code = 0", "an end without a line"),
+        ("max(code, 0) or 70", "code", "an end with 0"),
         ("\"ended\" if self.until else \"failed\"", "\"lost\" if self.until else \"failed\"", "was killed holds"),
         ("        except (OSError, ValueError): pass", "        finally: pass", "harms nothing"),
     ],
@@ -67,6 +68,7 @@ const NODE: Client = Client {
         ("        this.child.stdin.end();\n", "", "no JSON is refused"),
         ("catch {}", "catch { throw new Error(line); }", "no JSON is refused"),
         ("make_way: 0n", "make_way: this.until", "makes way is held again"),
+        ("code || 70", "code", "killed during the wait"),
     ],
     wrong_clock: (" && BigInt(Math.ceil(uptime() * 100) + 1) * 10_000_000n < this.until", ""),
 };

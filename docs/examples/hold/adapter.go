@@ -26,9 +26,13 @@ func say(word string, value any) {
 func tell(event Event) {
 	switch event.Event {
 	case "acquired":
-		tokens := []*string{}
+		tokens := []any{}
 		for _, lock := range event.Locks {
-			tokens = append(tokens, lock.Token)
+			if lock.Token == "" {
+				tokens = append(tokens, nil)
+			} else {
+				tokens = append(tokens, lock.Token)
+			}
 		}
 		say("acquired", tokens)
 	case "asked", "lost":

@@ -19,9 +19,9 @@ type Event struct {
 	Event, Message, Hint string
 	Why                  *string
 	Protocol             int
-	ExitCode             int   `json:"exit_code"`
-	ValidUntil           int64 `json:"valid_until_ns"`
-	Locks                []struct{ Token *string }
+	ExitCode             int                      `json:"exit_code"`
+	ValidUntil           int64                    `json:"valid_until_ns"`
+	Locks                []struct{ Token string } // empty for permits
 }
 
 type Hold struct {
@@ -80,10 +80,13 @@ func (h *Hold) read(child *exec.Cmd, lines *bufio.Reader) {
 	}
 	child.Wait()
 	end, status := "ended", child.ProcessState.ExitCode()
+	h.lock.Lock()
 	if h.until == 0 {
 		end = "failed"
 	}
-	h.take(Event{Event: end, ExitCode: status, Message: fmt.Sprint("lockkeeper ended: ", status)})
+	h.lock.Unlock()
+	message := fmt.Sprint("lockkeeper ended without a last line: ", status)
+	h.take(Event{Event: end, ExitCode: cmp.Or(max(status, 0), 70), Message: message})
 	close(h.Ended)
 }
 

@@ -12,8 +12,9 @@ export class Hold {
     this.child = spawn(process.env.LOCKKEEPER ?? "lockkeeper", ["hold", ...args], { stdio: ["pipe", "pipe", 2] });
     this.child.stdin.on("error", () => {}); // a word to a lockkeeper that has ended
     this.child.stdout.setEncoding("utf8").on("data", (text) => this.#read((this.#text + text).split("\n")));
-    this.child.on("close", (exit_code) => {
-      this.#take({ event: this.until ? "ended" : "failed", exit_code, message: `lockkeeper ended: ${exit_code}` });
+    this.child.on("close", (code) => {
+      const message = `lockkeeper ended without a last line: ${code}`;
+      this.#take({ event: this.until ? "ended" : "failed", exit_code: code || 70, message });
     });
   }
 

@@ -28,7 +28,8 @@ class Hold:
                 self.child.stdin.close()
             self._take(event.get("event"), event)
         code = self.child.wait()
-        self._take("ended" if self.until else "failed", {"exit_code": code, "message": f"lockkeeper ended: {code}"})
+        end = {"exit_code": max(code, 0) or 70, "message": f"lockkeeper ended without a last line: {code}"}
+        self._take("ended" if self.until else "failed", end)
 
     def _take(self, kind, event):
         is_last = kind in ("lost", "released", "failed")

@@ -30,7 +30,7 @@ func work() int {
 			fmt.Fprintln(os.Stderr, "the lock is lost")
 			return 76
 		}
-		step(number, *event.Locks[0].Token)
+		step(number, event.Locks[0].Token)
 	}
 	hold.Say(map[string]string{"do": "release"})
 	<-hold.Ended

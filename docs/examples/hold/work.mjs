@@ -12,7 +12,7 @@ const begun = new Promise((resolve) => { begin = resolve; });
 const ends = ["acquired", "failed", "released"];
 const hold = new Hold(process.argv.slice(2), (event) => ends.includes(event.event) && begin(event));
 try {
-  const { event, exit_code, message, hint, token } = await begun;
+  const { event, exit_code, message, hint, locks } = await begun;
   if (event === "failed") console.error([message, hint].filter(Boolean).join("\n"));
   process.exitCode = exit_code;
   for (let number = 1; event === "acquired" && number <= 5; number++) {
@@ -21,7 +21,7 @@ try {
       process.exitCode = 76;
       break;
     }
-    await step(number, token);
+    await step(number, locks[0].token);
   }
   hold.say("release");
 } finally {

@@ -22,7 +22,7 @@ try:
         if not hold.held():
             print("the lock is lost", file=sys.stderr)
             sys.exit(76)
-        step(number, event["token"])
+        step(number, event["locks"][0]["token"])
     hold.say("release")
     while kind not in ("released", "lost", "ended"):
         kind, event = events.get()

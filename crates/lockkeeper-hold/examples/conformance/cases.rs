@@ -206,6 +206,16 @@ const FAILURES: &[(&str, Run)] = &[
         play.ends(json!({"event": "failed", "why": "bored", "exit_code": 79, "message": "no more"}), 79);
         play.expect("failed", json!({"exit_code": 79}))
     }),
+    ("an end with 0 and without a line is a failure", |play| {
+        play.hello();
+        play.exit(0);
+        has_failed(play)
+    }),
+    ("a lockkeeper that is killed during the wait is a failure", |play| {
+        play.waits();
+        play.kill_lockkeeper();
+        has_failed(play)
+    }),
     ("an end during the wait is a failure", |play| {
         play.waits();
         play.exit(137);
@@ -491,6 +501,16 @@ fn lost(play: &mut Play, why: &str) -> Verdict {
     play.ends(json!({"event": "lost", "why": why, "message": "the lock is lost"}), 76);
     play.expect("lost", json!(why))?;
     play.not_held()
+}
+
+/// Expects a failure with any status but 0.
+fn has_failed(play: &mut Play) -> Verdict {
+    let failure = play.expect_any(&["failed"])?.1;
+    if failure["exit_code"].as_u64().is_some_and(|status| status > 0) {
+        play.not_held()
+    } else {
+        Err(format!("expected a failure with a status, and it was {failure}"))
+    }
 }
 
 /// Expects a failure whose message has this text. The script ends when the client closes the input.

@@ -197,6 +197,11 @@ impl Play {
         self.has_exited = true;
     }
 
+    pub(crate) fn kill_lockkeeper(&mut self) {
+        _ = kill_process(self.pid, Signal::KILL);
+        self.has_exited = true;
+    }
+
     // What the client says to lockkeeper.
 
     /// Expects this word next.
