@@ -147,6 +147,7 @@ fn every_command_line_of_the_documents_that_a_bare_machine_can_run_succeeds() {
                     || shell(&command).env("id", &id).env("ID", &id).env("LOCKKEEPER_HOLD", &id).output().unwrap();
                 let output = if verb == "acquire" { acquired } else { under() };
                 home.output(&["release", &id]);
+                until("its keeper has ended", || home.json(&["server", "status", "--json"])["sessions"] == 0);
                 output
             }
             "admin" if command.contains("--above") => shell(&format!("{command} --yes")).output().unwrap(),
