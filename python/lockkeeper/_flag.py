@@ -1,0 +1,81 @@
+"""An event that a Ctrl-C cannot break.
+
+A KeyboardInterrupt may be raised between any two steps of the main thread, also inside of threading.Event, whose lock then stays locked.
+A flag has no lock: each step that matters is one call that is not written in Python.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Callable, Optional
+
+
+class Flag:
+    """Something that happens once. It can be waited for."""
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._told: list[Callable[[], object]] = []
+
+    def is_set(self) -> bool:
+        """Whether it has happened."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Says that it has happened. Each one who waits is told once."""
+        self._is_set = True
+        while True:
+            try:
+                told = self._told.pop()
+            except IndexError:
+                return
+            told()
+
+    def tell(self, told: Callable[[], object]) -> None:
+        """Calls this when it happens: in the thread that sets it, or here and now if it has happened."""
+        self._told.append(told)
+        if self._is_set:
+            self.set()
+
+    def wait(self, timeout: Optional[float] = None) -> bool:
+        """Waits until it has happened, at most for so many seconds. Returns whether it has happened."""
+        if self._is_set:
+            return True
+        latch = threading.Lock()
+        latch.acquire()
+        told = latch.release
+        self.tell(told)
+        try:
+            latch.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
+        finally:
+            self._forget(told)
+        return self._is_set
+
+    async def wait_async(self, timeout: Optional[float] = None) -> bool:
+        """The same for asyncio."""
+        if self._is_set:
+            return True
+        loop = asyncio.get_running_loop()
+        happened = asyncio.Event()
+
+        def told() -> None:
+            try:
+                loop.call_soon_threadsafe(happened.set)
+            except RuntimeError:
+                pass  # The loop has ended.
+
+        self.tell(told)
+        try:
+            await asyncio.wait_for(happened.wait(), timeout)
+        except asyncio.TimeoutError:
+            pass
+        finally:
+            self._forget(told)
+        return self._is_set
+
+    def _forget(self, told: Callable[[], object]) -> None:
+        try:
+            self._told.remove(told)
+        except ValueError:
+            pass

@@ -1,0 +1,220 @@
+"""A lock that can be acquired."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import sys
+import threading
+import types
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Optional, TypedDict, Union
+
+from . import _link, _program
+from ._hold import Hold, OnAsked, OnLost, OnWanted
+from ._link import log
+from .errors import LockError, Usage
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Duration = Union[int, float, timedelta]
+"""Seconds, or a timedelta."""
+
+
+class Options(TypedDict, total=False):
+    """How a lock is held, and where. `lockkeeper help hold` describes each option; durations are in seconds."""
+
+    message: Optional[str]
+    """For everyone who looks at the lock. Without it, this program's name and the id of its process."""
+    shared: bool
+    exclusive: bool
+    permits: Optional[int]
+    take: Optional[int]
+    foreground: bool
+    background: bool
+    klass: Optional[str]
+    yields: bool
+    min_hold: Optional[Duration]
+    lease: Optional[Duration]
+    format: Optional[str]
+    """How the nodes are named: `kazoo` queues with Kazoo's locks."""
+    session_timeout: Optional[Duration]
+    servers: Union[str, Sequence[str], None]
+    config: Union[str, os.PathLike[str], None]
+    machine: Union[bool, str, os.PathLike[str]]
+    state_dir: Union[str, os.PathLike[str], None]
+    history: bool
+    options: Sequence[str]
+    """Further options of the command: `["--lock-delay", "5s"]`."""
+    on_lost: Optional[OnLost]
+    on_asked: Optional[OnAsked]
+    on_wanted: Optional[OnWanted]
+
+
+def lock(*names: str, timeout: Optional[Duration] = None, **options: Unpack[Options]) -> Lock:
+    """Describes a lock, or several that are held together. Nothing is sent before it is acquired.
+
+    with lockkeeper.lock("nightly", timeout=30) as hold:
+        ...
+
+    `timeout` is the longest wait in seconds; None waits for as long as it takes. See `Options` for the others.
+    """
+    return Lock(names, [] if timeout is None else [f"--wait={duration('timeout', timeout)}"], timeout, options)
+
+
+def try_lock(*names: str, **options: Unpack[Options]) -> Lock:
+    """The same as `lock` without a wait: if the lock is taken, acquiring it raises Taken."""
+    return Lock(names, ["--try"], None, options)
+
+
+class Lock:
+    """A lock that can be acquired, again and again, from several threads and tasks. Each time, a program of its own holds it."""
+
+    def __init__(self, names: Sequence[str], words: Sequence[str], timeout: Optional[Duration], options: Options) -> None:
+        if not names:
+            raise Usage("no name of a lock", 'write the name of the lock, such as lock("nightly")')
+        self._names = tuple(names)
+        self._timeout = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._words = [*words, *arguments(options)]
+        self._message = options.get("message")
+        self._callbacks = options.get("on_lost"), options.get("on_asked"), options.get("on_wanted")
+        # What the with statements hold, by thread or task. The grip is here and not in the hold: when a Ctrl-C comes just before __exit__
+        # does anything, this lock is all that can be freed, because the caller's variable keeps the hold.
+        self._entered: dict[object, list[tuple[Hold, io.FileIO]]] = {}
+
+    def acquire(self) -> Hold:
+        """Acquires the lock, and returns the hold, which has to be released."""
+        hold = self._start(None)
+        try:
+            hold._wait(self._timeout)
+            return hold
+        except BaseException:
+            hold._abandon()
+            raise
+
+    async def aacquire(self) -> Hold:
+        """The same as `acquire` for asyncio. A cancellation ends the wait."""
+        hold = self._start(asyncio.get_running_loop())
+        try:
+            await hold._wait_async(self._timeout)
+            return hold
+        except BaseException:
+            hold._abandon()
+            raise
+
+    def __enter__(self) -> Hold:
+        hold = self._start(None)
+        try:
+            hold._wait(self._timeout)
+            self._entered.setdefault(threading.get_ident(), []).append((hold, hold._disown()))
+            return hold
+        except BaseException:
+            hold._abandon()
+            raise
+
+    def __exit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[types.TracebackType]
+    ) -> None:
+        hold, _grip = self._leave(threading.get_ident())
+        try:
+            hold.release()
+        except LockError as problem:
+            # The error of the block is the reason, or has the better one.
+            if error is None:
+                raise
+            log.warning("%s", problem)
+
+    async def __aenter__(self) -> Hold:
+        hold = self._start(asyncio.get_running_loop())
+        try:
+            await hold._wait_async(self._timeout)
+            self._entered.setdefault(asyncio.current_task(), []).append((hold, hold._disown()))
+            return hold
+        except BaseException:
+            hold._abandon()
+            raise
+
+    async def __aexit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[types.TracebackType]
+    ) -> None:
+        hold, _grip = self._leave(asyncio.current_task())
+        try:
+            await hold.arelease()
+        except LockError as problem:
+            if error is None:
+                raise
+            log.warning("%s", problem)
+
+    def __repr__(self) -> str:
+        return f"<lockkeeper.Lock {' '.join([*self._names, *self._words])}>"
+
+    def _start(self, loop: Optional[asyncio.AbstractEventLoop]) -> Hold:
+        message = self._message
+        if message is None:
+            message = f"{os.path.basename(sys.argv[0] or 'python')}, process {os.getpid()}"
+        words = [_program.find(), "hold", *self._words, f"--message={message}", "--", *self._names]
+        hold = Hold(*_link.start(words), loop)
+        on_lost, on_asked, on_wanted = self._callbacks
+        if on_lost is not None:
+            hold.on_lost(on_lost)
+        if on_asked is not None:
+            hold.on_asked(on_asked)
+        if on_wanted is not None:
+            hold.on_wanted(on_wanted)
+        return hold
+
+    def _leave(self, who: object) -> tuple[Hold, io.FileIO]:
+        entered = self._entered[who]
+        last = entered.pop()
+        if not entered:
+            del self._entered[who]
+        return last
+
+
+def arguments(options: Options) -> list[str]:
+    """Returns the options of the command."""
+    unknown = set(options) - set(Options.__annotations__)
+    if unknown:
+        raise Usage(f"unknown option {', '.join(sorted(unknown))}", "see lockkeeper.Options; options=[…] takes those of the command")
+    flags = {
+        "--shared": options.get("shared"),
+        "--exclusive": options.get("exclusive"),
+        "--foreground": options.get("foreground"),
+        "--background": options.get("background"),
+        "--yield": options.get("yields"),
+        "--no-history": not options.get("history", True),
+        "--machine": options.get("machine") is True,
+    }
+    words = [flag for flag, is_set in flags.items() if is_set]
+    for flag, time in (("min-hold", options.get("min_hold")), ("lease", options.get("lease")), ("session-timeout", options.get("session_timeout"))):
+        if time is not None:
+            words.append(f"--{flag}={duration(flag.replace('-', '_'), time)}")
+    servers, machine = options.get("servers"), options.get("machine")
+    values: dict[str, object] = {
+        "permits": options.get("permits"),
+        "take": options.get("take"),
+        "class": options.get("klass"),
+        "format": options.get("format"),
+        "servers": servers if servers is None or isinstance(servers, str) else ",".join(servers),
+        "config": _path(options.get("config")),
+        "machine": None if isinstance(machine, bool) else _path(machine),
+        "state-dir": _path(options.get("state_dir")),
+    }
+    words += [f"--{flag}={value}" for flag, value in values.items() if value is not None]
+    return [*words, *options.get("options", ())]
+
+
+def duration(name: str, value: Duration) -> str:
+    """Returns a duration as the command reads it."""
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not 0 <= seconds < 1e9:
+        raise Usage(f"{name}={value!r} is no duration", "write seconds, such as 30 or 0.5, or a timedelta")
+    # Rounded up: a short wait is no attempt without a wait.
+    return f"{-int(-seconds * 1000 // 1)}ms"
+
+
+def _path(path: Union[str, os.PathLike[str], None]) -> Optional[str]:
+    return None if path is None else os.fspath(path)

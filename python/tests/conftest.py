@@ -1,0 +1,123 @@
+"""A home for each test: the real program with an embedded server of its own, or with LOCKKEEPER_SERVERS that server.
+
+LOCKKEEPER is the program under test.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Callable, Optional
+
+import pytest
+
+from lockkeeper import _program
+
+SOON = 60.0
+"""Seconds within which a condition holds. Only a test that fails reaches it."""
+
+SESSION = 2
+"""The session timeout of the tests, in seconds."""
+
+
+def until(what: str, condition: Callable[[], object]) -> None:
+    """Waits for a condition."""
+    end = time.monotonic() + SOON
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"not in time: {what}")
+        time.sleep(0.005)
+
+
+class Home:
+    """A place for locks, the commands that look at them, and programs that take them."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        # Each test has locks of its own, also on a server that all tests share.
+        self.name = f"test-{uuid.uuid4().hex[:12]}"
+        self.programs: list[subprocess.Popen[str]] = []
+
+    def lockkeeper(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([_program.find(), *words], capture_output=True, text=True, timeout=SOON)
+
+    def count(self, name: Optional[str] = None) -> tuple[int, int]:
+        """Returns the numbers of holders and waiters."""
+        shown = self.lockkeeper("show", name or self.name, "--json")
+        if not shown.stdout:
+            assert shown.returncode in (1, 69), shown
+            return 0, 0
+        lock = json.loads(shown.stdout)
+        return len(lock["holders"]), len(lock["waiters"])
+
+    def coprocess(self) -> int:
+        """Returns the process that holds the lock."""
+        lock = json.loads(self.lockkeeper("show", self.name, "--json").stdout)
+        pid = lock["holders"][0]["pid"]
+        assert isinstance(pid, int)
+        return pid
+
+    def is_free(self) -> bool:
+        return self.count() == (0, 0)
+
+    def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
+        """Starts a Python program in a process group of its own; `NAME` in it is the name of the lock."""
+        text = f"import lockkeeper, os, sys, time\nNAME = {self.name!r}\n" + textwrap.dedent(script)
+        program = subprocess.Popen(
+            [sys.executable, "-c", text, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.programs.append(program)
+        return program
+
+    def end(self) -> None:
+        for program in self.programs:
+            try:
+                os.killpg(program.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            program.communicate()
+        if "LOCKKEEPER_SERVERS" not in os.environ:
+            status = self.lockkeeper("server", "status", "--json").stdout
+            pid = json.loads(status).get("pid") if status else None
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    monkeypatch.setenv("LOCKKEEPER_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent.parent))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    home = Home(tmp_path)
+    yield home
+    home.end()
+
+
+def line(program: subprocess.Popen[str]) -> str:
+    """Returns the next line of a program."""
+    assert program.stdout is not None
+    text = program.stdout.readline()
+    if not text:
+        assert program.stderr is not None
+        raise AssertionError(f"it has ended: {program.stderr.read()}")
+    return text.strip()
+
+
+def say(program: subprocess.Popen[str], text: str) -> None:
+    """Writes a line to a program."""
+    assert program.stdin is not None
+    program.stdin.write(text + "\n")
+    program.stdin.flush()
