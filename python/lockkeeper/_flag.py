@@ -16,7 +16,7 @@ class Flag:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._told: list[Callable[[], object]] = []
+        self._told: dict[object, Callable[[], object]] = {}
 
     def is_set(self) -> bool:
         """Whether it has happened."""
@@ -25,18 +25,22 @@ class Flag:
     def set(self) -> None:
         """Says that it has happened. Each one who waits is told once."""
         self._is_set = True
-        while True:
-            try:
-                told = self._told.pop()
-            except IndexError:
-                return
-            told()
+        for key in list(self._told):
+            told = self._told.pop(key, None)
+            if told is not None:
+                told()
 
-    def tell(self, told: Callable[[], object]) -> None:
-        """Calls this when it happens: in the thread that sets it, or here and now if it has happened."""
-        self._told.append(told)
+    def tell(self, told: Callable[[], object]) -> object:
+        """Calls this when it happens: in the thread that sets it, or here and now if it has happened. Returns what `forget` needs."""
+        key = object()
+        self._told[key] = told
         if self._is_set:
             self.set()
+        return key
+
+    def forget(self, key: object) -> None:
+        """Calls it no more."""
+        self._told.pop(key, None)
 
     def wait(self, timeout: Optional[float] = None) -> bool:
         """Waits until it has happened, at most for so many seconds. Returns whether it has happened."""
@@ -44,12 +48,11 @@ class Flag:
             return True
         latch = threading.Lock()
         latch.acquire()
-        told = latch.release
-        self.tell(told)
+        key = self.tell(latch.release)
         try:
             latch.acquire(timeout=-1 if timeout is None else min(max(timeout, 0), threading.TIMEOUT_MAX))
         finally:
-            self._forget(told)
+            self.forget(key)
         return self._is_set
 
     async def wait_async(self, timeout: Optional[float] = None) -> bool:
@@ -65,17 +68,11 @@ class Flag:
             except RuntimeError:
                 pass  # The loop has ended.
 
-        self.tell(told)
+        key = self.tell(told)
         try:
             await asyncio.wait_for(happened.wait(), timeout)
         except asyncio.TimeoutError:
             pass
         finally:
-            self._forget(told)
+            self.forget(key)
         return self._is_set
-
-    def _forget(self, told: Callable[[], object]) -> None:
-        try:
-            self._told.remove(told)
-        except ValueError:
-            pass

@@ -124,16 +124,14 @@ class Link:
 
     def release(self) -> None:
         """Releases the lock, or ends the wait. From now on it is not held."""
-        self.closing.set()
-        if self.forked():
-            return
-        self.say({"do": "release"})
         grip = self.grip()
-        if grip is not None:
-            try:
+        try:
+            self.closing.set()
+            self.say({"do": "release"})
+        finally:
+            # Also when a Ctrl-C comes before: the end of the input is a release.
+            if grip is not None and not self.forked():
                 grip.close()
-            except OSError:
-                pass
 
     def check(self) -> Check:
         """Asks whether the lock is held."""

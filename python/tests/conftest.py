@@ -42,12 +42,13 @@ class Home:
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.program = _program.find()
         # Each test has locks of its own, also on a server that all tests share.
         self.name = f"test-{uuid.uuid4().hex[:12]}"
         self.programs: list[subprocess.Popen[str]] = []
 
     def lockkeeper(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([_program.find(), *words], capture_output=True, text=True, timeout=SOON)
+        return subprocess.run([self.program, *words], capture_output=True, text=True, timeout=SOON)
 
     def count(self, name: Optional[str] = None) -> tuple[int, int]:
         """Returns the numbers of holders and waiters."""
@@ -70,9 +71,13 @@ class Home:
 
     def start(self, script: str, *arguments: str) -> subprocess.Popen[str]:
         """Starts a Python program in a process group of its own; `NAME` in it is the name of the lock."""
-        text = f"import lockkeeper, os, sys, time\nNAME = {self.name!r}\n" + textwrap.dedent(script)
+        file = self.place / f"program{len(self.programs)}.py"
+        head = "import os, signal, sys, threading, time\nimport lockkeeper\n"
+        # The tests may run in the background, where an interrupt is ignored.
+        head += f"signal.signal(signal.SIGINT, signal.default_int_handler)\nNAME = {self.name!r}\n"
+        file.write_text(head + textwrap.dedent(script))
         program = subprocess.Popen(
-            [sys.executable, "-c", text, *arguments],
+            [sys.executable, str(file), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -90,10 +95,15 @@ class Home:
                 pass
             program.communicate()
         if "LOCKKEEPER_SERVERS" not in os.environ:
-            status = self.lockkeeper("server", "status", "--json").stdout
-            pid = json.loads(status).get("pid") if status else None
-            if pid is not None:
+            pid = self.server()
+            if pid:
                 os.kill(pid, signal.SIGKILL)
+
+    def server(self) -> int:
+        """Returns the process of this test's own server; 0 if none runs."""
+        status = self.lockkeeper("server", "status", "--json").stdout
+        pid = json.loads(status).get("pid") if status else None
+        return pid if isinstance(pid, int) else 0
 
 
 @pytest.fixture
@@ -121,3 +131,10 @@ def say(program: subprocess.Popen[str], text: str) -> None:
     assert program.stdin is not None
     program.stdin.write(text + "\n")
     program.stdin.flush()
+
+
+def finish(program: subprocess.Popen[str]) -> tuple[str, str]:
+    """Waits for the end of a program that succeeds; returns what it has written."""
+    out, remarks = program.communicate(timeout=SOON)
+    assert program.returncode == 0, (program.returncode, out, remarks)
+    return out, remarks

@@ -1,0 +1,250 @@
+"""What a program sees of a lock: the hold, its token, and errors with the holder's name."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import lockkeeper
+from lockkeeper import LockError, Usage, _program
+from tests.conftest import SESSION, Home, line, say, until
+
+
+def test_a_with_statement_holds_the_lock_and_releases_it_at_its_end(home: Home) -> None:
+    with lockkeeper.lock(home.name, timeout=60, session_timeout=SESSION, message="nightly index") as hold:
+        assert home.count() == (1, 0)
+        assert hold.is_held and 0 < hold.valid_for < SESSION
+        assert hold.path == f"/locks/{home.name}" and hold.node.startswith(hold.path + "/")
+        first = hold.token
+        assert first is not None and hold.tokens == {hold.path: first}
+        hold.check()
+        hold.raise_if_lost()
+        assert "nightly index" in home.lockkeeper("why", home.name).stdout
+    assert home.is_free()
+    assert not hold.is_held and hold.valid_for == 0.0
+    with pytest.raises(LockError, match="was released"):
+        hold.raise_if_lost()
+    with lockkeeper.lock(home.name) as later:
+        assert later.token is not None and later.token > first
+
+
+def test_an_exception_and_the_end_of_the_program_release_the_lock(home: Home) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with lockkeeper.lock(home.name):
+            1 / 0
+    assert home.is_free()
+    program = home.start(
+        """
+        with lockkeeper.lock(NAME):
+            sys.exit(7)
+        """
+    )
+    assert program.wait() == 7
+    assert home.is_free()
+
+
+def test_a_hold_without_a_with_statement_is_released_once(home: Home) -> None:
+    hold = lockkeeper.lock(home.name).acquire()
+    assert home.count() == (1, 0)
+    hold.release()
+    assert home.is_free() and not hold.is_held
+    hold.release()
+    with lockkeeper.try_lock(home.name).acquire() as hold:
+        assert hold.is_held
+    assert home.is_free()
+
+
+def test_a_lock_that_is_taken_names_its_holder(home: Home) -> None:
+    with lockkeeper.lock(home.name, message="nightly index"):
+        for taken, error in (
+            (lockkeeper.try_lock(home.name), lockkeeper.Taken),
+            (lockkeeper.lock(home.name, timeout=0), lockkeeper.Taken),
+            (lockkeeper.lock(home.name, timeout=0.1), lockkeeper.TimedOut),
+            (lockkeeper.lock(home.name, timeout=timedelta(milliseconds=100)), lockkeeper.TimedOut),
+        ):
+            with pytest.raises(error, match="nightly index"):
+                with taken:
+                    pass
+        # The program is named, not only the process that holds the lock for it.
+        with lockkeeper.try_lock(home.name + "b"):
+            with pytest.raises(lockkeeper.Taken, match=f"process {os.getpid()}"):
+                lockkeeper.try_lock(home.name + "b").acquire()
+    assert issubclass(lockkeeper.TimedOut, TimeoutError)
+    assert home.is_free()
+
+
+def test_every_kind_of_hold_is_an_option(home: Home) -> None:
+    kinds: list[tuple[dict[str, Any], int]] = [
+        ({"shared": True}, 2),
+        ({"exclusive": True}, 1),
+        ({"permits": 3, "take": 1}, 3),
+        ({"foreground": True, "timeout": 30}, 1),
+        ({"klass": "C"}, 1),
+        ({"lease": 10, "session_timeout": timedelta(seconds=3)}, 1),
+        ({"history": False, "options": ["--lock-delay", "1s"]}, 1),
+    ]
+    for number, (options, count) in enumerate(kinds):
+        locks = [lockkeeper.lock(f"{home.name}-{number}", **options).acquire() for _ in range(count)]
+        assert home.count(f"{home.name}-{number}") == (count, 0)
+        assert all((hold.token is None) == ("permits" in options) for hold in locks)
+        for hold in locks:
+            hold.release()
+    assert home.lockkeeper("history", home.name + "-6").stdout.count("\n") <= 1
+
+
+def test_several_locks_are_held_together_each_with_its_token(home: Home) -> None:
+    names = [home.name + "-b", home.name + "-a"]
+    with lockkeeper.lock(*names) as hold:
+        assert [lock.path for lock in hold.locks] == sorted(f"/locks/{name}" for name in names)
+        assert hold.token is None and set(hold.tokens) == {lock.path for lock in hold.locks}
+        assert [home.count(name) for name in names] == [(1, 0), (1, 0)]
+        with pytest.raises(lockkeeper.Taken, match=names[0]):
+            lockkeeper.try_lock(names[0]).acquire()
+    assert [home.count(name) for name in names] == [(0, 0), (0, 0)]
+
+
+def test_an_error_says_what_is_wrong_and_the_remedy(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong: list[tuple[dict[str, Any], type[LockError], str]] = [
+        ({"options": ["--no-such"]}, lockkeeper.Usage, "--no-such"),
+        ({"yields": True}, lockkeeper.Usage, "--background"),
+        ({"servers": ["127.0.0.1:1", "127.0.0.1:2"], "timeout": 0.2}, lockkeeper.Unreachable, "127.0.0.1"),
+        ({"servers": "127.0.0.1:99999"}, lockkeeper.Usage, "99999"),
+        ({"config": "/no/such/file"}, lockkeeper.Usage, "/no/such/file"),
+    ]
+    for options, error, text in wrong:
+        with pytest.raises(error, match=text):
+            lockkeeper.lock(home.name, **options).acquire()
+    with lockkeeper.lock(home.name, permits=2):
+        with pytest.raises((lockkeeper.Mismatch, lockkeeper.Usage), match="2"):
+            lockkeeper.lock(home.name, permits=3).acquire()
+    mistakes: list[dict[str, Any]] = [{"timeout": -1}, {"lease": float("nan")}, {"sharde": True}]
+    for mistake in mistakes:
+        with pytest.raises(Usage, match=next(iter(mistake))):
+            lockkeeper.lock("a", **mistake)
+    with pytest.raises(Usage, match="name"):
+        lockkeeper.lock()
+    with pytest.raises(Usage, match="extra '/'"):
+        lockkeeper.lock("a//b").acquire()
+    # A name is no option.
+    with lockkeeper.lock(f"-{home.name}", message="--yes") as hold:
+        assert hold.path == f"/locks/-{home.name}"
+
+
+def test_the_program_is_found_by_the_variable_beside_python_or_in_the_path(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = _program.find()
+    scripts, empty = tmp_path / "scripts", tmp_path / "empty"
+    for place in (scripts, empty):
+        place.mkdir()
+    (scripts / "lockkeeper").symlink_to(program)
+    monkeypatch.delenv("LOCKKEEPER", raising=False)
+    monkeypatch.setattr(sys, "executable", str(empty / "python"))
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(empty))
+    monkeypatch.setenv("PATH", str(scripts))
+    assert _program.find() == str(scripts / "lockkeeper")
+    monkeypatch.setenv("PATH", str(empty))
+    with pytest.raises(lockkeeper.NotInstalled, match="pip"):
+        lockkeeper.lock(home.name).acquire()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(scripts))
+    assert _program.find() == str(scripts / "lockkeeper")
+    monkeypatch.setenv("LOCKKEEPER", "/no/such/program")
+    with pytest.raises(lockkeeper.NotInstalled, match="/no/such/program"):
+        lockkeeper.lock(home.name).acquire()
+    monkeypatch.setenv("LOCKKEEPER", program)
+    assert _program.find() == program
+
+
+def test_a_program_that_is_no_lockkeeper_is_an_error_with_its_words(
+    home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = tmp_path / "fake"
+    hello = '{"event":"hello","protocol":2,"program":"lockkeeper 9"}'
+    for script, text in (
+        ("echo it is broken >&2; exit 3", "it is broken"),
+        ("exit 0", "status 0"),
+        ("kill -9 $$", "SIGKILL"),
+        (f"echo '{hello}'; cat", "lockkeeper 9 speaks version 2"),
+        ("echo no event; echo '[]'; echo '{\"event\":\"later\"}'; exit 1", "status 1"),
+    ):
+        fake.write_text(f"#!/bin/sh\n{script}\n")
+        fake.chmod(0o700)
+        monkeypatch.setenv("LOCKKEEPER", str(fake))
+        with pytest.raises(lockkeeper.Internal, match=text):
+            lockkeeper.lock(home.name).acquire()
+    fake.write_text("#!/no/such/shell\n")
+    with pytest.raises(lockkeeper.Internal, match="cannot be started"):
+        lockkeeper.lock(home.name).acquire()
+
+
+def test_a_request_reaches_the_callback_and_its_refusal_who_asked(home: Home) -> None:
+    asked: list[lockkeeper.Asked] = []
+    with lockkeeper.lock(home.name, on_asked=asked.append) as hold:
+        with pytest.raises(Usage, match="nobody asks"):
+            hold.refuse("busy")
+        revoke = subprocess.Popen(
+            [_program.find(), "revoke", home.name, "--reason", "deploy", "--wait", "1m"], stderr=subprocess.PIPE, text=True
+        )
+        until("the request is there", lambda: asked)
+        assert asked[0].path == hold.path and asked[0].why == "deploy" and asked[0].hold is hold
+        assert asked[0].by is not None and f"(pid {revoke.pid})" in asked[0].by
+        asked[0].refuse("until five, „später“" + "x" * 5000)
+        _, remarks = revoke.communicate()
+        assert revoke.returncode == 2 and "until five, „später“" in remarks
+        # A callback that comes later hears of the requests after it only.
+        late: list[lockkeeper.Asked] = []
+        hold.on_asked(late.append)
+        assert hold.is_held and late == []
+
+
+def test_a_hold_of_the_background_makes_way_and_is_held_again(home: Home) -> None:
+    wanted: list[lockkeeper.Wanted] = []
+    urgent = home.start(
+        """
+        sys.stdin.readline()
+        with lockkeeper.lock(NAME, foreground=True, timeout=60) as hold:
+            print(hold.token, flush=True)
+        """
+    )
+    bulk = lockkeeper.lock(home.name, background=True, timeout=60, yields=True, min_hold=0.05, on_wanted=wanted.append)
+    with bulk as hold:
+        first = hold.token
+        say(urgent, "go")
+        until("somebody waits", lambda: wanted)
+        assert wanted[0].hold is hold
+        hold.make_way()
+        between = int(line(urgent))
+        assert hold.is_held and first is not None and hold.token is not None
+        assert first < between < hold.token
+        hold.check()
+
+
+def test_a_forgotten_hold_is_released_with_a_warning(home: Home) -> None:
+    hold = lockkeeper.lock(home.name, on_lost=lambda _: None).acquire()
+    with pytest.warns(ResourceWarning, match="was forgotten"):
+        del hold
+    until("it is free", home.is_free)
+
+
+def test_a_hold_cannot_be_sent_to_another_process(home: Home) -> None:
+    with lockkeeper.lock(home.name) as hold:
+        with pytest.raises(TypeError, match="belongs to the process"):
+            pickle.dumps(hold)
+    error = pickle.loads(pickle.dumps(lockkeeper.Lost("gone", why="removed")))
+    assert isinstance(error, lockkeeper.Lost) and (error.message, error.why) == ("gone", "removed")
+
+
+def test_a_wait_is_logged_with_the_holder(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lockkeeper")
+    with lockkeeper.lock(home.name, message="nightly index"):
+        with pytest.raises(lockkeeper.TimedOut):
+            lockkeeper.lock(home.name, timeout=0.2).acquire()
+    assert f"waiting for /locks/{home.name}: 1 ahead" in caplog.text and "nightly index" in caplog.text
