@@ -19,7 +19,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import Any, Callable, NamedTuple, Optional
+from typing import IO, Any, Callable, NamedTuple, Optional
 
 from ._flag import Flag
 from .errors import FAILURES, Internal, LockError, Lost, Refused, Usage, Withdrawn
@@ -83,12 +83,15 @@ class Link:
         """This process has released the lock, or given up the wait."""
         self.done = Flag()
         """The program has said its last word, or has ended."""
+        # The thread never takes it. Its owner may take it again, after a Ctrl-C in Python 3.9, which may forget to give it back.
+        self._writing = threading.RLock()
         self._turn = Flag()
         self._checks: deque[Check] = deque()
         self._is_greeted = False
+        self._is_distrusted = False
         self._rest = b""
         self._remarks = b""
-        self._files: list[int] = []
+        self._files: list[IO[bytes]] = []
 
     def forked(self) -> bool:
         """Whether this process is a fork of the one that the program serves."""
@@ -116,11 +119,14 @@ class Link:
         grip = self.grip()
         if grip is None or self.forked():
             return
-        try:
-            # One write of less than a pipe's buffer: the words of two threads do not mix.
-            grip.write(json.dumps(word, ensure_ascii=False).encode() + b"\n")
-        except (OSError, ValueError):
-            pass
+        line = json.dumps(word, ensure_ascii=False).encode() + b"\n"
+        # No thread closes it meanwhile: the number of a closed file may be another file's by the time of the write.
+        with self._writing:
+            if not grip.closed:
+                try:
+                    grip.write(line)
+                except OSError:
+                    pass
 
     def release(self) -> None:
         """Releases the lock, or ends the wait. From now on it is not held."""
@@ -131,7 +137,8 @@ class Link:
         finally:
             # Also when a Ctrl-C comes before: the end of the input is a release.
             if grip is not None and not self.forked():
-                grip.close()
+                with self._writing:
+                    grip.close()
 
     def check(self) -> Check:
         """Asks whether the lock is held."""
@@ -170,8 +177,6 @@ class Link:
             log.exception("listening to lockkeeper hold")
             self._fail(f"listening to lockkeeper hold failed: {error!r}")
         finally:
-            # Its end is the program's, if that should still run.
-            self.release()
             self._finish()
 
     def _run(self, words: io.FileIO) -> None:
@@ -181,24 +186,36 @@ class Link:
                 self.command, stdin=words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, start_new_session=True
             )
         with program:
-            assert program.stdout is not None and program.stderr is not None
-            out, remarks = program.stdout.fileno(), program.stderr.fileno()
-            self._files = [out, remarks]
-            poll = select.poll()
-            for file in self._files:
-                os.set_blocking(file, False)
-                poll.register(file, select.POLLIN)
-            is_open = True
-            while is_open:
-                ready = poll.poll(self._patience())
-                if any(file == remarks for file, _ in ready) and not self._read_remarks(remarks):
-                    poll.unregister(remarks)
-                is_open = self._read_lines(out)
-                self._end_turn()
-            self._read_remarks(remarks)
-            self._files = []
+            try:
+                self._listen(program)
+            except BaseException:
+                program.terminate()
+                raise
             status = program.wait()
         self._ended(program.pid, status)
+
+    def _listen(self, program: subprocess.Popen[bytes]) -> None:
+        """Reads the program's lines until they end."""
+        assert program.stdout is not None and program.stderr is not None
+        self._files = [program.stdout, program.stderr]
+        out, remarks = program.stdout.fileno(), program.stderr.fileno()
+        poll = select.poll()
+        for file in (out, remarks):
+            os.set_blocking(file, False)
+            poll.register(file, select.POLLIN)
+        is_open = True
+        while is_open:
+            ready = poll.poll(self._patience())
+            if any(file == remarks for file, _ in ready) and not self._read_remarks(remarks):
+                poll.unregister(remarks)
+            is_open = self._read_lines(out)
+            self._end_turn()
+            if self._is_distrusted:
+                # It may hold the lock: it was only late, or speaks another language.
+                self._is_distrusted = False
+                program.terminate()
+        self._read_remarks(remarks)
+        self._files = []
 
     def _patience(self) -> Optional[int]:
         """Returns for how many milliseconds the thread may wait for a line."""
@@ -211,8 +228,7 @@ class Link:
         """All that was there is read."""
         if self.trust != 0 and not self.makes_way and now() >= self.trust:
             self._end(Lost("lockkeeper hold could not confirm in time that the lock is held", why="unreachable"))
-            # Perhaps it holds the lock: it was only late.
-            self.release()
+            self._is_distrusted = True
         if (self.unheard or self.wanted) and not self.closing.is_set():
             self.tell()
         turn, self._turn = self._turn, Flag()
@@ -298,7 +314,7 @@ class Link:
                     "install the two from one wheel",
                 )
             )
-            self.release()
+            self._is_distrusted = True
 
     def _hear_waiting(self, event: dict[str, Any]) -> None:
         log.info("waiting for %s: %d ahead, held by %s", event["path"], event["ahead"], event.get("holder", "somebody"))
@@ -364,11 +380,9 @@ class Link:
         grip = self.grip()
         if grip is not None:
             grip.close()
+        # By their objects, which close them once, and not by their numbers.
         for file in self._files:
-            try:
-                os.close(file)
-            except OSError:
-                pass
+            file.close()
 
 
 class Check:

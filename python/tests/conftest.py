@@ -24,7 +24,7 @@ from lockkeeper import _program
 SOON = 60.0
 """Seconds within which a condition holds. Only a test that fails reaches it."""
 
-SESSION = 2
+SESSION = 3
 """The session timeout of the tests, in seconds."""
 
 

@@ -156,8 +156,8 @@ def test_the_terminals_interrupt_reaches_the_program_and_not_its_hold(home: Home
     program = home.start(
         """
         with lockkeeper.lock(NAME) as hold:
-            print("held", flush=True)
             try:
+                print("held", flush=True)
                 time.sleep(1000)
             except KeyboardInterrupt:
                 hold.check()

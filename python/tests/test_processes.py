@@ -212,3 +212,31 @@ def test_a_hold_leaves_no_process_no_thread_and_no_file(home: Home) -> None:
     until("all is given back", lambda: used() == before)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_word_to_a_hold_that_ends_goes_into_no_other_file(home: Home) -> None:
+    """A file that one thread closes while another writes into it may have become a file of somebody else by then."""
+    for _ in range(40):
+        hold = lockkeeper.lock(home.name, session_timeout=SESSION).acquire()
+        go = threading.Event()
+
+        def ask() -> None:
+            go.set()
+            try:
+                while True:
+                    hold.check()
+            except lockkeeper.LockError:
+                pass
+
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        go.wait()
+        hold.release()
+        others = [os.pipe() for _ in range(4)]
+        for thread in threads:
+            thread.join()
+        for reads, writes in others:
+            os.close(writes)
+            assert os.read(reads, 100) == b""
+            os.close(reads)
