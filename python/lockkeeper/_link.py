@@ -219,7 +219,7 @@ class Link:
 
     def _patience(self) -> Optional[int]:
         """Returns for how many milliseconds the thread may wait for a line."""
-        if self.trust == 0:
+        if self.trust == 0 or self.makes_way:
             return None
         # A millisecond is at most what this is late.
         return min(max(0, self.trust - now()) // 1_000_000 + 1, 2**31 - 1)
@@ -334,7 +334,7 @@ class Link:
             self.trust = max(self.trust, event["valid_until_ns"])
 
     def _hear_suspected(self, event: dict[str, Any]) -> None:
-        log.warning("the servers do not answer; the lock may be trusted for %.1f s", (event["valid_until_ns"] - now()) / 1e9)
+        log.warning("the servers do not answer; the lock may be trusted for %.1f s", max(0, event["valid_until_ns"] - now()) / 1e9)
 
     def _hear_checked(self, event: dict[str, Any]) -> None:
         self._hear_valid(event)

@@ -71,7 +71,11 @@ def try_lock(*names: str, **options: Unpack[Options]) -> Lock:
 
 
 class Lock:
-    """A lock that can be acquired, again and again, from several threads and tasks. Each time, a program of its own holds it."""
+    """A lock that can be acquired, again and again, from several threads and tasks. Each time, a program of its own holds it.
+
+    Write `with lock("nightly"):` rather than `with` and a variable where a program survives a Ctrl-C: when it comes in the moment between the
+    block and its `__exit__`, Python does not call `__exit__`, and frees the lock only if nothing refers to it.
+    """
 
     def __init__(self, names: Sequence[str], words: Sequence[str], timeout: Optional[Duration], options: Options) -> None:
         if not names:
@@ -154,7 +158,8 @@ class Lock:
     def _start(self, loop: Optional[asyncio.AbstractEventLoop]) -> Hold:
         message = self._message
         if message is None:
-            message = f"{os.path.basename(sys.argv[0] or 'python')}, process {os.getpid()}"
+            name = os.path.basename(sys.argv[0]) if sys.argv else ""
+            message = f"{'python' if name in ('', '-c', '-m') else name}, process {os.getpid()}"
         words = [_program.find(), "hold", *self._words, f"--message={message}", "--", *self._names]
         hold = Hold(*_link.start(words), loop)
         on_lost, on_asked, on_wanted = self._callbacks
@@ -167,10 +172,12 @@ class Lock:
         return hold
 
     def _leave(self, who: object) -> tuple[Hold, io.FileIO]:
-        entered = self._entered[who]
+        # A generator may be entered in one thread or task and left in another.
+        key = who if who in self._entered else next(reversed(self._entered))
+        entered = self._entered[key]
         last = entered.pop()
         if not entered:
-            del self._entered[who]
+            del self._entered[key]
         return last
 
 

@@ -157,6 +157,17 @@ def test_callbacks_run_in_the_loop_and_may_cancel_the_work(home: Home) -> None:
     asyncio.run(main())
 
 
+def test_a_lock_that_is_left_in_another_task_is_released(home: Home) -> None:
+    async def main() -> None:
+        lock = lockkeeper.lock(home.name)
+        hold = await asyncio.create_task(lock.__aenter__())
+        assert hold.is_held
+        await asyncio.create_task(lock.__aexit__(None, None, None))
+        assert await asyncio.to_thread(home.is_free)
+
+    asyncio.run(main())
+
+
 def test_a_loss_can_be_awaited(home: Home) -> None:
     async def main() -> None:
         hold = await lockkeeper.lock(home.name).aacquire()

@@ -33,7 +33,11 @@ esac
 ! command -v lockkeeper > /dev/null || fail "the root is not clean"
 install "$package"
 [ "$(lockkeeper run demo -- echo hello)" = hello ] || fail "the command does not run under a lock"
-if [ "$kind" != wheel ]; then
+if [ "$kind" = wheel ]; then
+  python3 -c 'import lockkeeper
+with lockkeeper.lock("demo") as hold:
+    hold.check()' || fail "the Python package does not hold a lock"
+else
   for file in $config /usr/lib/sysusers.d/lockkeeper.conf /usr/lib/systemd/system/lockkeeper.service \
     /usr/lib/systemd/system/lockkeeper-job@.service /usr/lib/systemd/system/lockkeeper-job@.timer \
     $manual/lockkeeper.1.gz $manual/lockkeeper-run.1.gz /usr/share/bash-completion/completions/lockkeeper \

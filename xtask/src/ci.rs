@@ -114,6 +114,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 5, "interop: TLS", "xtask interop tls"),
     (0, 'a', 8, "interop: Curator", "xtask interop curator"),
     (0, 'a', 8, "interop: Kazoo", "xtask interop kazoo"),
+    (0, 'a', 10, "interop: Python", "xtask interop python"),
     (0, 'a', 5, "interop: looking at Curator and Kazoo", "xtask interop look"),
     (0, 'a', 8, "interop: Helix", "xtask interop helix"),
     (0, 'a', 10, "interop: Kafka", "xtask interop kafka"),

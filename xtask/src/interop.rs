@@ -2,6 +2,8 @@
 //!
 //! In `peers`, foreign clients test our server; here each side must understand the other.
 
+use std::fs;
+
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use lockkeeper_testkit::apache::{Apache, Distribution, Options as Servers};
@@ -41,6 +43,8 @@ enum With {
     Postgres,
     /// What `list`, `why` and `deadlocks` show of locks of Curator and Kazoo, and its picture; needs Java, Maven and Python 3 with venv
     Look,
+    /// The Python package in `python`: its types, and its tests on the embedded server and on Apache's; needs Java and Python 3 with venv
+    Python,
     /// The web page of `lockkeeper observe` in Chromium
     Page,
     /// Completion in bash, zsh and fish
@@ -83,6 +87,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             sh.set_var("LOCKKEEPER_INTEROP_CURATOR", build(sh, "curator")?);
             beside_ours(sh, &[("lockkeeper-cli", "cli")], "KAZOO", &kazoo_python(sh)?, &or("looking"))
         }
+        With::Python => python(sh, &options.arguments),
         With::Page => {
             tools::debian(sh, "chromium", "chromium")?;
             Tests { package: "lockkeeper-observe", target: "it", features: "" }.run(sh, &or("browser"), [])
@@ -132,6 +137,25 @@ fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
     }
     let what = format!("clients of the hold protocol with {}", missing.join(", "));
     Err(Untested::new(&what, "this machine does not have that").into())
+}
+
+/// What checks the Python package. Pyright runs in Node, which comes as a package, too.
+const CHECKERS: &[&str] = &["pytest==9.2.0", "mypy==2.4.1", "pyright[nodejs]==1.1.414", "kazoo==2.11.0"];
+
+/// Checks the types of the Python package, and runs its tests on the embedded server and on one of Apache's.
+fn python(sh: &Shell, arguments: &[String]) -> Result<()> {
+    let bin = tools::python(sh, CHECKERS)?;
+    cmd!(sh, "cargo build --quiet --bin lockkeeper").run()?;
+    sh.set_var("LOCKKEEPER", fs::canonicalize(target_dir(sh).join("debug/lockkeeper"))?);
+    let apache = Apache::single(Servers::default())?;
+    let _there = sh.push_dir("python");
+    let [mypy, pyright, pytest] = ["mypy", "pyright", "pytest"].map(|program| bin.join(program));
+    cmd!(sh, "{mypy}").run().context("types")?;
+    let interpreter = bin.join("python");
+    cmd!(sh, "{pyright} --pythonpath {interpreter}").run().context("types")?;
+    cmd!(sh, "{pytest} --quiet {arguments...}").run().context("on the embedded server")?;
+    let tests = cmd!(sh, "{pytest} --quiet {arguments...}").env("LOCKKEEPER_SERVERS", apache.connect_string());
+    tests.run().context("on Apache's server")
 }
 
 /// The programs with the claims about Curator and Kazoo: packages and their tests.

@@ -1,4 +1,4 @@
-//! The wheel, which installs the program with pip. maturin would build the program once more, with other bytes.
+//! The wheel, which installs the program and the Python package with pip. maturin would build the program once more, with other bytes.
 
 use anyhow::{Context, Result};
 use xshell::cmd;
@@ -7,6 +7,9 @@ use super::{Machine, Release};
 use crate::tools;
 
 const WHEEL: &str = "wheel==0.48.0";
+
+/// The Python package, which starts the program.
+const PACKAGE: &str = "python/lockkeeper";
 
 impl Release {
     pub(super) fn wheel(&self, machine: Machine) -> Result<()> {
@@ -19,6 +22,11 @@ impl Release {
         let scripts = tree.join(format!("lockkeeper-{version}.data/scripts"));
         sh.create_dir(&scripts)?;
         sh.copy_file(program, scripts.join("lockkeeper"))?;
+        let package = tree.join("lockkeeper");
+        sh.create_dir(&package)?;
+        for file in sh.read_dir(PACKAGE)?.iter().filter(|file| file.is_file()) {
+            sh.copy_file(file, &package)?;
+        }
         sh.create_dir(about.join("licenses"))?;
         for licence in ["LICENSE-APACHE", "LICENSE-MIT", "LICENSES-LINKED"] {
             sh.copy_file(self.stage()?.join("usr/share/doc/lockkeeper").join(licence), about.join("licenses"))?;
