@@ -1,9 +1,8 @@
 """The conversation with one `lockkeeper hold`: docs/hold-protocol.md.
 
-A thread of its own starts the program and reads its lines, and nobody else does. A KeyboardInterrupt is raised in the main thread only, so it
-cannot stop this one between two steps. The main thread has the write end of the program's input, the grip. Whatever happens to the main
-thread, the lock is released when nothing refers to the grip any more, because a file closes when it is freed, and the end of its input
-ends the program.
+A thread of its own starts the program and reads its lines, and nobody else does. A KeyboardInterrupt is raised in the main thread only, so
+it cannot stop this one between two steps. The caller has the write end of the program's input, the grip. Whatever happens to the caller,
+the lock is released when nothing refers to the grip any more: a file closes when it is freed, and the end of its input ends the program.
 """
 
 from __future__ import annotations
@@ -208,8 +207,10 @@ class Link:
             ready = poll.poll(self._patience())
             if any(file == remarks for file, _ in ready) and not self._read_remarks(remarks):
                 poll.unregister(remarks)
+            # The time before the reading: the interpreter may stand still after it.
+            time = now()
             is_open = self._read_lines(out)
-            self._end_turn()
+            self._end_turn(time)
             if self._is_distrusted:
                 # It may hold the lock: it was only late, or speaks another language.
                 self._is_distrusted = False
@@ -224,9 +225,9 @@ class Link:
         # A millisecond is at most what this is late.
         return min(max(0, self.trust - now()) // 1_000_000 + 1, 2**31 - 1)
 
-    def _end_turn(self) -> None:
-        """All that was there is read."""
-        if self.trust != 0 and not self.makes_way and now() >= self.trust:
+    def _end_turn(self, time: int) -> None:
+        """All that was said by this time is read."""
+        if self.trust != 0 and not self.makes_way and time >= self.trust:
             self._end(Lost("lockkeeper hold could not confirm in time that the lock is held", why="unreachable"))
             self._is_distrusted = True
         if (self.unheard or self.wanted) and not self.closing.is_set():

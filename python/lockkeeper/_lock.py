@@ -73,8 +73,8 @@ def try_lock(*names: str, **options: Unpack[Options]) -> Lock:
 class Lock:
     """A lock that can be acquired, again and again, from several threads and tasks. Each time, a program of its own holds it.
 
-    Write `with lock("nightly"):` rather than `with` and a variable where a program survives a Ctrl-C: when it comes in the moment between the
-    block and its `__exit__`, Python does not call `__exit__`, and frees the lock only if nothing refers to it.
+    Write `with lock("nightly"):` rather than `with` and a variable where a program survives a Ctrl-C: if it comes in the moment between
+    the block and its `__exit__`, Python does not call `__exit__`, and the lock is released only when nothing refers to it.
     """
 
     def __init__(self, names: Sequence[str], words: Sequence[str], timeout: Optional[Duration], options: Options) -> None:
@@ -196,9 +196,8 @@ def arguments(options: Options) -> list[str]:
         "--machine": options.get("machine") is True,
     }
     words = [flag for flag, is_set in flags.items() if is_set]
-    for flag, time in (("min-hold", options.get("min_hold")), ("lease", options.get("lease")), ("session-timeout", options.get("session_timeout"))):
-        if time is not None:
-            words.append(f"--{flag}={duration(flag.replace('-', '_'), time)}")
+    times = {"min_hold": options.get("min_hold"), "lease": options.get("lease"), "session_timeout": options.get("session_timeout")}
+    words += [f"--{name.replace('_', '-')}={duration(name, time)}" for name, time in times.items() if time is not None]
     servers, machine = options.get("servers"), options.get("machine")
     values: dict[str, object] = {
         "permits": options.get("permits"),

@@ -10,7 +10,7 @@ import pytest
 
 import lockkeeper
 from lockkeeper import Lost
-from tests.conftest import SESSION, SOON, Home, finish, line, until
+from tests.conftest import ENOUGH, SOON, Home, finish, line, until
 
 
 async def until_async(what: str, home: Home, count: tuple[int, int]) -> None:
@@ -73,8 +73,8 @@ def test_tasks_hold_one_after_the_other_while_the_loop_goes_on(home: Home) -> No
 def test_a_hold_survives_a_loop_that_blocks(home: Home) -> None:
     async def main() -> None:
         lost: list[Lost] = []
-        async with lockkeeper.lock(home.name, session_timeout=SESSION, on_lost=lost.append) as hold:
-            time.sleep(SESSION + 0.5)
+        async with lockkeeper.lock(home.name, session_timeout=ENOUGH, on_lost=lost.append) as hold:
+            time.sleep(ENOUGH + 0.5)
             assert hold.is_held
             await hold.acheck()
         assert lost == []

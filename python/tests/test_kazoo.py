@@ -13,7 +13,7 @@ import pytest
 
 import lockkeeper
 from lockkeeper._link import now
-from tests.conftest import SESSION, Home, line, say, until
+from tests.conftest import ENOUGH, SESSION, Home, line, say, until
 
 kazoo = pytest.importorskip("kazoo.client", reason="kazoo is not installed")
 
@@ -90,28 +90,30 @@ def test_each_names_the_other_and_waits_for_it(home: Home, client: Any) -> None:
 
 def test_an_interpreter_that_stands_still_costs_kazoo_its_lock_and_not_this_package(home: Home, client: Any) -> None:
     """What the page says about the two. Kazoo's session timeout is the same."""
-    kazoos = kazoo.KazooClient(hosts=client.servers, timeout=SESSION)
+    kazoos = kazoo.KazooClient(hosts=client.servers, timeout=ENOUGH)
     kazoos.start()
-    path = f"/{home.name}/lock"
-    theirs = kazoos.Lock(path, "kazoo")
-    theirs.acquire()
-    rivals = home.start(
-        """
-        with lockkeeper.lock(sys.argv[1], format="kazoo", servers=sys.argv[2]):
-            print(time.clock_gettime_ns(lockkeeper._link.CLOCK), flush=True)
-            sys.stdin.readline()
-        """,
-        path,
-        client.servers,
-    )
-    until("it waits", lambda: len(theirs.contenders()) == 2)
-    with lockkeeper.lock(home.name, session_timeout=SESSION, servers=client.servers) as ours:
-        ctypes.PyDLL(None).usleep(int((SESSION + 3) * 1e6))
-        ended, is_acquired, is_held = now(), theirs.is_acquired, ours.is_held
-        # Two hold Kazoo's lock.
-        assert int(line(rivals)) < ended and is_acquired
-        assert is_held
-        ours.check()
-    say(rivals, "go")
-    kazoos.stop()
-    kazoos.close()
+    try:
+        path = f"/{home.name}/lock"
+        theirs = kazoos.Lock(path, "kazoo")
+        theirs.acquire()
+        rivals = home.start(
+            """
+            with lockkeeper.lock(sys.argv[1], format="kazoo", servers=sys.argv[2]):
+                print(time.clock_gettime_ns(lockkeeper._link.CLOCK), flush=True)
+                sys.stdin.readline()
+            """,
+            path,
+            client.servers,
+        )
+        until("it waits", lambda: len(theirs.contenders()) == 2)
+        with lockkeeper.lock(home.name, session_timeout=ENOUGH, servers=client.servers) as ours:
+            ctypes.PyDLL(None).usleep(int((ENOUGH + 3) * 1e6))
+            ended, is_acquired, is_held = now(), theirs.is_acquired, ours.is_held
+            # Two hold Kazoo's lock.
+            assert int(line(rivals)) < ended and is_acquired
+            assert is_held
+            ours.check()
+        say(rivals, "go")
+    finally:
+        kazoos.stop()
+        kazoos.close()

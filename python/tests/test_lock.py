@@ -21,7 +21,8 @@ from tests.conftest import SESSION, Home, line, say, until
 def test_a_with_statement_holds_the_lock_and_releases_it_at_its_end(home: Home) -> None:
     with lockkeeper.lock(home.name, timeout=60, session_timeout=SESSION, message="nightly index") as hold:
         assert home.count() == (1, 0)
-        assert hold.is_held and 0 < hold.valid_for < SESSION
+        # Some servers grant no shorter session than 4 s.
+        assert hold.is_held and 0 < hold.valid_for < SESSION + 1
         assert hold.path == f"/locks/{home.name}" and hold.node.startswith(hold.path + "/")
         first = hold.token
         assert first is not None and hold.tokens == {hold.path: first}

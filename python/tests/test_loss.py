@@ -9,25 +9,25 @@ import signal
 import sys
 import threading
 import time
-from typing import Callable
+from typing import Callable, Optional
 
 import pytest
 
 import lockkeeper
-from lockkeeper import Lost
+from lockkeeper import Lost, _link
 from lockkeeper._link import now
-from tests.conftest import SESSION, SOON, Home, until
+from tests.conftest import ENOUGH, SESSION, SOON, Home, until
 
 
 def c_call() -> None:
     """A call into C that keeps the interpreter's lock."""
-    ctypes.PyDLL(None).usleep(int((SESSION + 0.5) * 1e6))
+    ctypes.PyDLL(None).usleep(int((ENOUGH + 0.5) * 1e6))
 
 
 def expression() -> None:
     """A regular expression that runs for long. No other thread runs meanwhile."""
     length, took = 18, 0.0
-    while took < SESSION:
+    while took < ENOUGH:
         start = time.monotonic()
         re.match(r"(a+)+$", "a" * length + "b")
         took = time.monotonic() - start
@@ -37,8 +37,8 @@ def expression() -> None:
 @pytest.mark.parametrize("stall", [c_call, expression])
 def test_a_hold_survives_an_interpreter_that_stands_still(home: Home, stall: Callable[[], None]) -> None:
     lost: list[Lost] = []
-    with lockkeeper.lock(home.name, session_timeout=SESSION, on_lost=lost.append) as hold:
-        rival = home.start("lockkeeper.lock(NAME, session_timeout=2).acquire()")
+    with lockkeeper.lock(home.name, session_timeout=ENOUGH, on_lost=lost.append) as hold:
+        rival = home.start("lockkeeper.lock(NAME).acquire()")
         until("another one waits", lambda: home.count() == (1, 1))
         # No thread runs before this one waits: the one that reads has not read anything when the question comes.
         usual = sys.getswitchinterval()
@@ -54,6 +54,25 @@ def test_a_hold_survives_an_interpreter_that_stands_still(home: Home, stall: Cal
         hold.check()
         assert home.count() == (1, 1) and rival.poll() is None
     assert lost == []
+
+
+def test_a_stall_of_the_thread_that_reads_is_no_loss(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands still after it has read all that was there, and goes on when that has passed."""
+    stood = threading.Event()
+    read = _link._read
+    with lockkeeper.lock(home.name, session_timeout=ENOUGH) as hold:
+
+        def stands_still(file: int) -> Optional[bytes]:
+            data = read(file)
+            if data is None and not stood.is_set():
+                until("what is known has passed", lambda: now() > hold._link.trust)
+                stood.set()
+            return data
+
+        monkeypatch.setattr(_link, "_read", stands_still)
+        assert stood.wait(SOON)
+        hold.check()
+        assert hold.is_held
 
 
 def test_a_loss_during_a_stall_is_seen_at_once_after_it(home: Home) -> None:
