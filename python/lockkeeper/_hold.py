@@ -180,7 +180,7 @@ class Hold:
     # What is done.
 
     def refuse(self, why: str) -> None:
-        """Refuses the requests to release the lock. Who asked reads the text, about 1900 bytes of it."""
+        """Refuses the requests to release the lock. Who asked reads the text, at most 4096 bytes of it."""
         self.raise_if_lost()
         if not self._link.asked:
             raise Usage("nobody asks for the lock", "refuse in the callback of on_asked, once")

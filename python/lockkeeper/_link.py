@@ -161,8 +161,8 @@ class Link:
     def refuse(self, why: str) -> None:
         """Refuses the requests."""
         self.asked = False
-        # Half of what a pipe writes in one piece: a quote takes two bytes. The program keeps as much.
-        self.say({"do": "refuse", "why": why.encode()[:1900].decode(errors="ignore")})
+        # The program keeps as much.
+        self.say({"do": "refuse", "why": why.encode()[:4096].decode(errors="ignore")})
 
     # What the program says, on its thread.
 
