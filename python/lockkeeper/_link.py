@@ -61,26 +61,26 @@ class Link:
 
     def __init__(self, command: list[str], grip: io.FileIO) -> None:
         self.command = command
-        self.pid = os.getpid()
-        self.grip = weakref.ref(grip)
+        self.pid: int = os.getpid()
+        self.grip: weakref.ref[io.FileIO] = weakref.ref(grip)
         self.locks: tuple[HeldLock, ...] = ()
         self.error: Optional[LockError] = None
         """Why the lock is not held any more, or was not granted."""
-        self.trust = 0
+        self.trust: int = 0
         """Until when the lock may be trusted, in nanoseconds; 0 if it is not held."""
-        self.asked = False
+        self.asked: bool = False
         """Whether there are requests that are not refused."""
         self.unheard: deque[Request] = deque()
         """The requests that no callback was called for."""
-        self.wanted = False
+        self.wanted: bool = False
         self.tell: Callable[[], object] = lambda: None
         """Called when there is a request, or a wish for the lock."""
-        self.makes_way = False
-        self.granted = Flag()
-        self.lost = Flag()
-        self.closing = Flag()
+        self.makes_way: bool = False
+        self.granted: Flag = Flag()
+        self.lost: Flag = Flag()
+        self.closing: Flag = Flag()
         """This process has released the lock, or given up the wait."""
-        self.done = Flag()
+        self.done: Flag = Flag()
         """The program has said its last word, or has ended."""
         # The thread never takes it. Its owner may take it again, after a Ctrl-C in Python 3.9, which may forget to give it back.
         self._writing = threading.RLock()
@@ -390,7 +390,7 @@ class Check:
     """A question whether the lock is held."""
 
     def __init__(self) -> None:
-        self.answered = Flag()
+        self.answered: Flag = Flag()
         self.problem: Optional[LockError] = None
 
 

@@ -60,7 +60,8 @@ def lock(*names: str, timeout: Optional[Duration] = None, **options: Unpack[Opti
     with lockkeeper.lock("nightly", timeout=30) as hold:
         ...
 
-    `timeout` is the longest wait in seconds; None waits for as long as it takes. See `Options` for the others.
+    `timeout` is the longest wait in seconds. None waits for as long as it takes; in the foreground and the background, for as long as the
+    settings say. See `Options` for the others.
     """
     return Lock(names, [] if timeout is None else [f"--wait={duration('timeout', timeout)}"], timeout, options)
 
