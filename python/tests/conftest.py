@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -38,6 +39,11 @@ def until(what: str, condition: Callable[[], object]) -> None:
         if time.monotonic() > end:
             raise AssertionError(f"not in time: {what}")
         time.sleep(0.005)
+
+
+def listeners() -> list[threading.Thread]:
+    """The threads that listen to programs that hold locks."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("lockkeeper hold")]
 
 
 class Home:
@@ -97,6 +103,15 @@ class Home:
             except ProcessLookupError:
                 pass
             program.communicate()
+        until("the programs that hold locks for this process have ended", lambda: not listeners())
+        # What is left of other programs' would start the server again.
+        mark = f"LOCKKEEPER_STATE_DIR={self.place / 'state'}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if int(process.name) != os.getpid() and mark in (process / "environ").read_bytes().split(b"\0"):
+                    os.kill(int(process.name), signal.SIGKILL)
+            except OSError:
+                pass
         if "LOCKKEEPER_SERVERS" not in os.environ:
             pid = self.server()
             if pid:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import lockkeeper
-from tests.conftest import SESSION, Home, finish, line, say, until
+from tests.conftest import SESSION, Home, finish, line, listeners, say, until
 
 FORKED = """
 with lockkeeper.lock(NAME) as hold:
@@ -201,8 +201,7 @@ def test_a_hold_leaves_no_process_no_thread_and_no_file(home: Home) -> None:
         pass
 
     def used() -> tuple[int, int]:
-        threads = [thread for thread in threading.enumerate() if thread.name.startswith("lockkeeper")]
-        return len(os.listdir("/proc/self/fd")), len(threads)
+        return len(os.listdir("/proc/self/fd")), len(listeners())
 
     until("the first one is gone", lambda: used()[1] == 0)
     before = used()
