@@ -100,7 +100,8 @@ fn a_program_learns_its_token_and_until_when_it_may_trust_and_releases() {
     assert!(failed["event"] == "failed" && failed["why"] == "taken" && failed["exit_code"] == 75, "{failed}");
     assert!(failed["message"].as_str().unwrap().contains("(migration)"), "{failed}");
     holder.released();
-    let (holder, later) = Holder::held(&home, &["a"]);
+    // A program puts the name behind the options, whatever it begins with.
+    let (holder, later) = Holder::held(&home, &["--wait", "1m", "--", "a"]);
     assert!(token(&later) > token(&acquired));
     holder.released();
 }
@@ -255,6 +256,10 @@ fn a_wrong_request_is_an_event_and_an_exit_status_and_holds_nothing() {
         assert!(failed.to_string().contains(named), "{args:?}: {failed}");
         assert_eq!(holder.0.wait().code(), Some(*code), "{args:?}");
     }
+    let (code, line) = failure(&home.output(&["hold", "a", "--", "b"]));
+    assert!(code == Some(64) && line.contains("hold runs no command"), "{line}");
+    let (code, line) = failure(&home.output(&["hold"]));
+    assert!(code == Some(64) && line.contains("name of the lock is missing"), "{line}");
     let (code, line) = failure(&home.output(&["hold", "a", "--wait", "soon"]));
     assert!(code == Some(64) && line.contains("soon"), "{line}");
     assert_eq!(home.count("a"), (0, 0));

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::FromArgMatches;
 
 use crate::args::common::Common;
-use crate::args::values::positive_duration;
+use crate::args::values::{Completes, positive_duration};
 use crate::statuses::{Code, Status, Statuses, help};
 use crate::verb::Sets;
-use crate::verbs::hold::args::STATUSES as OF_HOLD;
+use crate::verbs::hold::args::{STATUSES as OF_HOLD, take_names};
 use crate::verbs::run::args::{KindArgs, LockArgs, RunArgs, parse_run};
 use crate::verbs::run::lease::LeaseArgs;
 
@@ -59,6 +59,10 @@ Examples:
     override_usage = "lockkeeper acquire <NAME>... [OPTIONS]"
 )]
 pub(crate) struct AcquireArgs {
+    /// The lock, or several: all of them or none
+    #[arg(value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
+    pub names: Vec<String>,
     /// The locks.
     #[command(flatten)]
     pub lock: LockArgs,
@@ -80,7 +84,7 @@ pub(crate) struct AcquireArgs {
     /// The lease.
     #[command(flatten)]
     pub leased: LeaseArgs,
-    /// A command, which only run takes: without this, its words would be locks.
+    /// The names, if they are behind `--`; otherwise a command, which only run takes.
     #[arg(last = true, hide = true)]
     pub command: Vec<OsString>,
 }
@@ -89,13 +93,15 @@ impl AcquireArgs {
     /// Parses the words after the verb again, in the keeper.
     pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Option<Self> {
         let acquire = <AcquireArgs as clap::Args>::augment_args(clap::Command::new("acquire").no_binary_name(true));
-        AcquireArgs::from_arg_matches(&acquire.try_get_matches_from(words).ok()?).ok()
+        let mut args = AcquireArgs::from_arg_matches(&acquire.try_get_matches_from(words).ok()?).ok()?;
+        take_names("acquire", &mut args.names, &mut args.command).ok()?;
+        Some(args)
     }
 
     /// Returns the same request as one of `run`, without a command.
     pub(super) fn request(&self) -> RunArgs {
         let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
-        let AcquireArgs { lock, common, kind, leased, .. } = self.clone();
-        RunArgs { lock, common, kind, leased, command: Vec::new(), ..run }
+        let AcquireArgs { names, lock, common, kind, leased, .. } = self.clone();
+        RunArgs { names, lock, common, kind, leased, command: Vec::new(), ..run }
     }
 }

@@ -18,7 +18,7 @@ use crate::keepers::{HOLD, Keepers};
 use crate::output::{self, Printer};
 use crate::program::{not_started, this_program};
 use crate::verb::{Context, Verb};
-use crate::verbs::hold::args::check_no_command;
+use crate::verbs::hold::args::take_names;
 
 impl Verb for AcquireArgs {
     fn common(&self) -> Option<&Common> {
@@ -40,8 +40,8 @@ struct Acquired<'a> {
 }
 
 /// Starts the keeper, and prints the hold when it has the locks; returns the exit status.
-async fn acquire(args: AcquireArgs, printer: &Printer) -> Result<u8, Failure> {
-    check_no_command("acquire", &args.lock.names, &args.command)?;
+async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure> {
+    take_names("acquire", &mut args.names, &mut args.command)?;
     let bond = Bond::of(args.process, args.time)?;
     let keepers = Keepers::of(&args.common.connect, printer)?;
     keepers.create()?;

@@ -292,7 +292,7 @@ impl Desk {
             parse_run(typed.words()).map_err(|problem| stays(format!("its command line cannot be read: {problem}")))?;
         std::env::set_current_dir(&typed.directory)
             .map_err(|error| stays(format!("cannot work in {}: {error}", typed.directory.display())))?;
-        let paths = lock_paths(&args.lock.names)?;
+        let paths = lock_paths(&args.names)?;
         let settings =
             Settings::read(args.common.connect, &self.printer)?.at(paths.iter().map(LockPath::as_str)).await?;
         let keeper = connect(&settings, &self.printer).await?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::advice::Suggested;
 use crate::args::common::Common;
-use crate::args::values::duration;
+use crate::args::values::{Completes, duration};
 use crate::exit::Failure;
 use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
 use crate::verbs::run::args::{JobSignal, KindArgs, LockArgs, RunArgs, parse_run};
@@ -63,6 +63,10 @@ fn long_help() -> String {
     override_usage = "lockkeeper hold <NAME>... [OPTIONS]"
 )]
 pub(crate) struct HoldArgs {
+    /// The lock, or several: all of them or none
+    #[arg(value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
+    pub names: Vec<String>,
     /// The locks.
     #[command(flatten)]
     pub lock: LockArgs,
@@ -92,17 +96,27 @@ pub(crate) struct HoldArgs {
     /// The lease.
     #[command(flatten)]
     pub leased: LeaseArgs,
-    /// A command, which only run takes: without this, its words would be locks.
+    /// The names, if they are behind `--`; otherwise a command, which only run takes.
     #[arg(last = true, hide = true)]
     pub command: Vec<OsString>,
 }
 
-/// Refuses a command behind the names: this verb runs none.
-pub(crate) fn check_no_command(verb: &str, names: &[String], command: &[OsString]) -> Result<(), Failure> {
-    if command.is_empty() {
+/// Takes the words behind `--` as the names, if there are none before it. With names, they would be a command, and this verb runs none.
+pub(crate) fn take_names(verb: &str, names: &mut Vec<String>, behind: &mut Vec<OsString>) -> Result<(), Failure> {
+    let behind = std::mem::take(behind);
+    if names.is_empty() {
+        *names = behind.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();
+        return match names.is_empty() {
+            true => Err(Failure::new(Code::Usage, "the name of the lock is missing")
+                .hint(format!("write lockkeeper {verb} NAME"))),
+            false => Ok(()),
+        };
+    }
+    if behind.is_empty() {
         return Ok(());
     }
-    let run = Suggested::new(["run"]).with(names).running(command);
+    let command = behind;
+    let run = Suggested::new(["run"]).with(names.iter()).running(command);
     Err(Failure::new(Code::Usage, format!("{verb} runs no command")).advise("run it under the lock", run))
 }
 
@@ -112,7 +126,7 @@ impl HoldArgs {
         let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
         // Which signal is of no interest: there is no command.
         let yields = self.yields.then_some(JobSignal::Term);
-        let HoldArgs { lock, min_hold, grace, common, kind, leased, .. } = self.clone();
-        RunArgs { lock, yields, min_hold, grace, common, kind, leased, command: Vec::new(), ..run }
+        let HoldArgs { names, lock, min_hold, grace, common, kind, leased, .. } = self.clone();
+        RunArgs { names, lock, yields, min_hold, grace, common, kind, leased, command: Vec::new(), ..run }
     }
 }

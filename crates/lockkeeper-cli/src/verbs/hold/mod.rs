@@ -14,7 +14,7 @@ use rustix::process::{Signal, getppid};
 use tokio::sync::mpsc::{self, UnboundedSender};
 
 pub(crate) use self::args::HoldArgs;
-use self::args::check_no_command;
+use self::args::take_names;
 pub(crate) use self::ending::EndWith;
 use self::ending::shrink_pipe;
 use crate::args::common::Common;
@@ -48,8 +48,8 @@ impl Verb for HoldArgs {
 }
 
 /// Holds the locks for the client; returns the exit status.
-async fn hold(args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
-    check_no_command("hold", &args.lock.names, &args.command)?;
+async fn hold(mut args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
+    take_names("hold", &mut args.names, &mut args.command)?;
     let mut clients = Clients::default();
     shrink_pipe(PIPE);
     let bound = Bound::To(clients.add(tokio::io::stdin(), tokio::io::stdout()));

@@ -121,6 +121,10 @@ const FILES: &[(&str, &str)] = &[
     override_usage = "lockkeeper run <NAME>... [OPTIONS] -- <COMMAND>..."
 )]
 pub(crate) struct RunArgs {
+    /// The lock, or several: all of them or none
+    #[arg(required = true, value_name = "NAME")]
+    #[arg(add = Completes::Locks)]
+    pub names: Vec<String>,
     /// The locks.
     #[command(flatten)]
     pub lock: LockArgs,
@@ -213,10 +217,6 @@ pub(crate) struct RunArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub(crate) struct LockArgs {
-    /// The lock, or several: all of them or none
-    #[arg(required = true, value_name = "NAME")]
-    #[arg(add = Completes::Locks)]
-    pub names: Vec<String>,
     /// Give up immediately if the lock is taken
     ///
     /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is

@@ -61,7 +61,7 @@ impl Request {
     ///
     /// Dropping the future leaves nothing behind but, for its timeout, a session that has no nodes.
     pub(crate) async fn read(args: RunArgs, printer: &Printer) -> Result<Self, Failure> {
-        let paths = lock_paths(&args.lock.names)?;
+        let paths = lock_paths(&args.names)?;
         if args.leased.lease.is_some() && paths.len() > 1 {
             return Err(Failure::new(Code::Usage, "--lease takes one lock"));
         }
