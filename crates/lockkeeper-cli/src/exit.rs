@@ -461,9 +461,9 @@ fn advice(error: &Error) -> Vec<(&'static str, Suggested)> {
                 ("see the open decisions", Suggested::new(["requests", top(path)]))
             }
             _ => match error.get() {
-                Some(JobError::NothingToDecide { path } | JobError::NoRerun { path, .. }) => {
-                    ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"]))
-                }
+                Some(
+                    JobError::NothingToDecide { path } | JobError::NoRerun { path, .. } | JobError::NotPaused { path },
+                ) => ("see its runs", Suggested::new(["jobs", path.as_str(), "--history"])),
                 _ => return Vec::new(),
             },
         },

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_history::Refusal;
-use lockkeeper_jobs::{EndKind, JobState, JobStatus, Resolution, RunEnd, RunRecord};
+use lockkeeper_jobs::{EndKind, JobState, JobStatus, LeftOut, Pause, Resolution, RunEnd, RunRecord};
 use lockkeeper_observe::watch::{JobHealth, JobLine};
 use lockkeeper_session::text::spell;
 use serde::Serialize;
@@ -18,6 +18,7 @@ use crate::liveline::whole;
 use crate::pastview;
 use crate::presence::GONE;
 use crate::screen::{Size, cut, wrapped};
+use crate::servertime::ServerTime;
 use crate::text::{moment, plain, when_ms};
 
 /// The number of runs in a sparkline.
@@ -35,6 +36,8 @@ pub(crate) struct JobView<'a> {
     pub late: bool,
     /// Whether its last run is dated in the future, so that nothing shows when it ran. Such a job is late.
     pub ahead: bool,
+    /// Whether it is paused. Such a job is neither late nor failed.
+    pub paused: bool,
     /// What is known of the requests since its last run, if it did not run for one: `refused`, or `silent` if it is late and no machine
     /// is recorded to have asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,13 +87,19 @@ impl<'a> JobView<'a> {
     pub(crate) fn of(job: &'a JobStatus, now_ms: i64, limit: Option<Duration>) -> Self {
         let late_at = late_at(job, now_ms, limit);
         let ahead = job.state != JobState::Running && job.last().is_some_and(|run| is_ahead(job, run, now_ms));
-        let late = ahead || late_at.is_some_and(|at| now_ms > at);
-        JobView { job, late, ahead, asked: None, refused: None, refusals: (0, 0), late_at, now_ms }
+        let paused = is_paused(job, now_ms);
+        let late = !paused && (ahead || late_at.is_some_and(|at| now_ms > at));
+        JobView { job, late, ahead, paused, asked: None, refused: None, refusals: (0, 0), late_at, now_ms }
+    }
+
+    /// Returns the view at the servers' time, or at this machine's if that is not known.
+    pub(crate) fn at(job: &'a JobStatus, time: &ServerTime) -> Self {
+        JobView::of(job, ms(time.now.unwrap_or_else(SystemTime::now)), None)
     }
 
     /// Adds what is known of the requests for it.
     pub(crate) fn with_requests(mut self, requests: Option<&'a Requests>) -> Self {
-        let Some(requests) = requests else { return self };
+        let Some(requests) = requests.filter(|_| !self.paused) else { return self };
         let last = self.job.last().and_then(|run| run.end_ms.or(run.start_ms)).unwrap_or(i64::MIN);
         let since: Vec<_> = requests.refused.iter().filter(|refusal| ms(refusal.last) > last).collect();
         let hosts: HashSet<_> = since.iter().map(|refusal| &refusal.owner.host).collect();
@@ -105,21 +114,34 @@ impl<'a> JobView<'a> {
         self
     }
 
-    /// Returns when the passing time changes its line, if nothing else does: it becomes late or silent, or a run takes a second longer.
+    /// Returns when the passing time changes its line, if nothing else does: it becomes late or silent, its pause ends, or a run takes a
+    /// second longer.
     pub(crate) fn changes_in(&self) -> Option<Duration> {
         let late = self.late_at.filter(|_| !self.late);
         let due = self.job.due_ms.filter(|due| self.job.state != JobState::Running && self.now_ms <= *due);
         let after = |at: i64| at.saturating_sub(self.now_ms).saturating_add(1);
         let start = self.job.last().filter(|_| self.job.state == JobState::Running).and_then(|run| run.start_ms);
         let second = start.map(|start| 1000 - self.now_ms.saturating_sub(start).rem_euclid(1000));
-        let ms = late.into_iter().chain(due).map(after).chain(second).min()?;
+        let resumes = self.pause().and_then(|pause| pause.until_ms);
+        let ms = late.into_iter().chain(due).chain(resumes).map(after).chain(second).min()?;
         Some(Duration::from_millis(u64::try_from(ms).unwrap_or(0)))
+    }
+
+    /// Returns its pause, if it is paused.
+    pub(crate) fn pause(&self) -> Option<&'a Pause> {
+        self.job.pause.as_ref().filter(|_| self.paused)
+    }
+
+    /// Returns whether it is paused until a person thinks of it.
+    pub(crate) fn is_paused_without_end(&self) -> bool {
+        self.pause().is_some_and(|pause| pause.until_ms.is_none())
     }
 
     /// Returns whether the job is in order.
     pub(crate) fn health(&self) -> Health {
         let has_failed = |run: &RunRecord| run.has_failed() && !run.is_accepted();
         match self.job.state {
+            _ if self.paused => Health::InOrder,
             // A failed job that runs again is not in order before it succeeds.
             JobState::Running if !self.late && ended(self.job).is_some_and(has_failed) => Health::Failed,
             // The record of a crash that nobody has found has no end.
@@ -137,15 +159,17 @@ impl<'a> JobView<'a> {
         match self.health() {
             Health::Failed => Severity::Serious,
             Health::Late => Severity::Notice,
-            Health::InOrder if self.asked.is_some() => Severity::Notice,
+            Health::InOrder if self.asked.is_some() || self.is_paused_without_end() => Severity::Notice,
             Health::InOrder => Severity::None,
         }
     }
 
-    /// `ok`, `running`, `failed`, `crashed`, `needs a person`, `never ran`, with `late` or `silent` after it; `refused`.
+    /// `ok`, `running`, `failed`, `crashed`, `needs a person`, `never ran`, with `late`, `silent` or `paused` after it; `refused`, `paused`.
     fn state(&self) -> String {
         let state = state_name(self.job.state);
         match (self.job.state, self.asked) {
+            (JobState::NeverRan | JobState::Ok, _) if self.paused => "paused".to_owned(),
+            _ if self.paused => format!("{state}, paused"),
             (JobState::NeverRan | JobState::Ok, Some(Asked::Refused)) if self.late => "refused, late".to_owned(),
             (JobState::NeverRan | JobState::Ok, Some(Asked::Refused)) => "refused".to_owned(),
             (JobState::NeverRan | JobState::Ok, Some(Asked::Silent)) => "silent".to_owned(),
@@ -197,9 +221,9 @@ impl<'a> JobView<'a> {
         cells
     }
 
-    /// What is known of a job that did not run for the requests since its last run.
+    /// Its pause, and what is known of a job that did not run for the requests since its last run.
     fn why_idle(&self) -> Vec<String> {
-        let mut notes = Vec::new();
+        let mut notes: Vec<_> = self.pause().map(paused).into_iter().collect();
         if let (Some(expected), None) = (&self.job.expected, self.job.last()) {
             let schedule = self.job.schedule.as_ref().map_or_else(String::new, |schedule| format!(", {schedule}"));
             notes.push(format!("expected since {}{schedule}", when_ms(expected.since_ms)));
@@ -272,15 +296,22 @@ fn is_ahead(job: &JobStatus, run: &RunRecord, now_ms: i64) -> bool {
     job.schedule.as_ref().is_some_and(|schedule| schedule.is_ahead(run, now_ms))
 }
 
+/// Whether a job is paused at this time of the servers.
+fn is_paused(job: &JobStatus, now_ms: i64) -> bool {
+    job.pause.as_ref().is_some_and(|pause| pause.is_in_effect(now_ms))
+}
+
 /// When a job becomes late, if ever: its last success, or the last failure that a person accepted, is older than the limit, or,
-/// without a limit, a whole slot has passed. Its last run may be in the future; then it is late now.
+/// without a limit, a whole slot has passed. Its last run may be in the future; then it is late now. A pause that is over counts as a
+/// success at its end.
 fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64> {
-    if job.unreadable.is_some() {
+    if job.unreadable.is_some() || is_paused(job, now_ms) {
         return None;
     }
+    let resumed = job.pause.as_ref().and_then(|pause| pause.until_ms).unwrap_or(i64::MIN);
     let Some(limit) = limit else {
         let due = job.due_ms.filter(|_| job.state != JobState::Running)?;
-        return Some(due.saturating_add(job.schedule.as_ref()?.longest_ms()?));
+        return Some(due.max(resumed).saturating_add(job.schedule.as_ref()?.longest_ms()?));
     };
     let counts = |run: &&RunRecord| (run.has_succeeded() || run.is_accepted()) && !is_ahead(job, run, now_ms);
     // Nobody knows when a crash was.
@@ -288,7 +319,7 @@ fn late_at(job: &JobStatus, now_ms: i64, limit: Option<Duration>) -> Option<i64>
     let since = success.or_else(|| job.runs.first().and_then(|run| run.start_ms));
     let since = since.or(job.expected.as_ref().map(|expected| expected.since_ms));
     let limit = i64::try_from(limit.as_millis()).unwrap_or(i64::MAX);
-    Some(since.map_or(i64::MIN, |since| since.saturating_add(limit)))
+    Some(since.unwrap_or(i64::MIN).max(resumed).saturating_add(limit))
 }
 
 /// A time in milliseconds since 1970.
@@ -431,10 +462,21 @@ fn rows(jobs: &[&JobView<'_>], terminal: Option<usize>) -> Vec<Row> {
     with_sparks.filter(fits).map_or_else(|| rows(false), |(_, rows)| rows)
 }
 
-/// Returns the table of a job's runs, with the kept output below each of them.
+/// `paused by alice@db7 (pid 4711) since 02:13:05 until 06:00:00: the database moves`
+pub(crate) fn paused(pause: &Pause) -> String {
+    let until = pause.until_ms.map_or(", without an end".to_owned(), |until| format!(" until {}", when_ms(until)));
+    plain(&format!("paused by {} since {}{until}: {}", pause.by, when_ms(pause.since_ms), pause.reason))
+}
+
+/// `left out at 02:13:05: paused by alice@db7 (pid 4711): the database moves`
+pub(crate) fn left_out(left: &LeftOut) -> String {
+    plain(&format!("left out at {}: paused by {}: {}", when_ms(left.at_ms), left.by, left.reason))
+}
+
+/// Returns the table of a job's runs and of the slots that a pause left out, with the kept output below each run.
 pub(crate) fn history(job: &JobStatus, terminal: Option<usize>) -> String {
     let head = ["SLOT", "STARTED", "TOOK", "HOST", "TOKEN", "END"].map(str::to_owned).to_vec();
-    let lines = job.runs.iter().map(|run| {
+    let of_run = |run: &RunRecord| {
         let start = run.start_ms.map_or_else(|| "?".to_owned(), when_ms);
         let took = took(run).unwrap_or_else(|| "-".to_owned());
         let mut end = match &run.end {
@@ -456,12 +498,28 @@ pub(crate) fn history(job: &JobStatus, terminal: Option<usize>) -> String {
             _ = write!(end, ", {}", decision(resolved));
         }
         vec![run.slot.name.clone(), start, took, run.by.host.clone(), run.token.clone(), end]
-    });
-    let mut rows = columns(std::iter::once(head).chain(lines)).into_iter();
+    };
+    let of_left_out = |left: &LeftOut| {
+        let why = plain(&format!("left out: paused by {}: {}", left.by, left.reason));
+        let none = || "-".to_owned();
+        vec![left.slot.name.clone(), when_ms(left.at_ms), none(), none(), none(), why]
+    };
+    let (mut lines, mut ends, mut left_out) = (vec![head], Vec::new(), job.left_out.iter().peekable());
+    for run in &job.runs {
+        let is_before = |left: &&LeftOut| run.start_ms.is_some_and(|start| left.at_ms <= start);
+        while let Some(left) = left_out.next_if(is_before) {
+            lines.push(of_left_out(left));
+            ends.push(None);
+        }
+        lines.push(of_run(run));
+        ends.push(run.end.as_ref());
+    }
+    lines.extend(left_out.map(of_left_out));
+    ends.resize(lines.len() - 1, None);
+    let mut rows = columns(lines.into_iter()).into_iter();
     let mut text = rows.next().map_or_else(String::new, |head| head.text(terminal));
-    for (row, run) in rows.zip(&job.runs) {
+    for (row, end) in rows.zip(ends) {
         text.push_str(&row.text(terminal));
-        let end = run.end.as_ref();
         if end.is_some_and(|end| end.output_cut) {
             text.push_str("    […]\n");
         }
@@ -578,7 +636,10 @@ pub(crate) fn prometheus(jobs: &[JobView<'_>]) -> String {
         &|job| flag(job.health() == Health::Failed),
     );
     metric("late", "Whether the job is late.", &|job| flag(job.late));
-    metric("needs_person", "Whether a person must decide.", &|job| flag(job.job.state == JobState::Kept));
+    metric("paused", "Whether the job is paused, so neither late nor failed.", &|job| flag(job.paused));
+    metric("needs_person", "Whether a person must decide.", &|job| {
+        flag(job.job.state == JobState::Kept && !job.paused)
+    });
     metric("last_start_timestamp_seconds", "When the last run began, by the servers' clock.", &|job| {
         job.job.last()?.start_ms.map(seconds)
     });

@@ -57,6 +57,7 @@ mod supervision;
 mod table;
 mod terminal;
 mod text;
+mod typedtime;
 mod verb;
 mod verbs;
 mod views;

@@ -2,12 +2,14 @@
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use lockkeeper::Lockkeeper;
-use lockkeeper::error::SessionError;
+use lockkeeper::error::misuse::check_reason;
+use lockkeeper::error::{Misuse, SessionError};
 use lockkeeper_session::ensemble::{Ensemble, Node, OpError, READS_IN_FLIGHT, Watcher, is_below, linearizable};
+use lockkeeper_session::records::server_now_ms;
 use serde::Serialize;
 
 use super::error::{JobError, refused};
-use super::records::{Expected, JobLog, LogError, NoRerun, Rule, RunRecord, Schedule};
+use super::records::{Expected, JobLog, LeftOut, LogError, NoRerun, Pause, Rule, RunRecord, Schedule};
 use super::stored::{self as jobs, ROOT, StoredLog};
 
 /// How often a decision is tried if the records change meanwhile.
@@ -55,6 +57,12 @@ pub struct JobStatus {
     /// Since when it is expected to run, if that was said before any host had claimed a run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
+    /// The last pause, which may be over ([`Pause::is_in_effect`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+    /// The slots that hosts asked for in a pause, the oldest first. As many as runs are kept.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// The runs that are kept, the oldest first. The last one may have no end: it runs, or its host crashed.
     pub runs: Vec<RunRecord>,
     /// Whether the process of a running job has ended on this machine, as far as this process can know: its node goes when its
@@ -79,10 +87,20 @@ impl JobStatus {
     /// The status of a job.
     pub(super) fn of(path: String, JobLook { stored, is_running, process_gone }: JobLook) -> JobStatus {
         let (on_failure, on_crash) = (Rule::default(), Rule::default());
-        let (state, schedule, due_ms, runs, unreadable) = (JobState::NeverRan, None, None, Vec::new(), None);
-        let expected = None;
-        let empty =
-            JobStatus { path, state, schedule, on_failure, on_crash, due_ms, expected, runs, process_gone, unreadable };
+        let empty = JobStatus {
+            path,
+            state: JobState::NeverRan,
+            schedule: None,
+            on_failure,
+            on_crash,
+            due_ms: None,
+            expected: None,
+            pause: None,
+            left_out: Vec::new(),
+            runs: Vec::new(),
+            process_gone,
+            unreadable: None,
+        };
         match stored.log {
             Err(problem) => JobStatus { state: JobState::Unreadable, unreadable: Some(problem.to_string()), ..empty },
             Ok(None) => empty,
@@ -93,6 +111,8 @@ impl JobStatus {
                 on_failure: log.on_failure,
                 on_crash: log.on_crash,
                 expected: log.expected,
+                pause: log.pause,
+                left_out: log.left_out,
                 runs: log.runs,
                 ..empty
             },
@@ -274,12 +294,101 @@ impl JobsAdmin {
         .await
     }
 
+    /// Pauses a job, with this reason of 1 to 1024 bytes: until `until_ms`, in milliseconds since 1970 by the servers' clock
+    /// ([`server_now_ms`](crate::server_now_ms)), or without an end until [`JobsAdmin::resume`]. Replaces an earlier pause. Returns the
+    /// pause.
+    ///
+    /// No host begins a run meanwhile; one that goes on is not ended. The claim of a host is [`Skipped::Paused`](crate::Skipped::Paused),
+    /// and its slot is recorded in [`JobStatus::left_out`]. It is not caught up later. A host that asks for it after the pause runs it, if it
+    /// is not over by then.
+    ///
+    /// # Cost
+    ///
+    /// A small write, an ordered write and a read in one round trip, and one write. A job that runs costs one more read, and a job whose host
+    /// crashed three more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the job either paused or not paused.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::NoRecords`] if the job has no records. [`JobError::Misuse`] if the reason is empty or too long, or if `until_ms` is not in
+    /// the future. Otherwise, the server refuses or cannot be reached.
+    pub async fn pause(&self, path: impl AsRef<str>, reason: &str, until_ms: Option<i64>) -> Result<Pause, JobError> {
+        let path = self.path(path.as_ref())?;
+        let (by, reason) = (self.keeper.owner().clone(), check_reason(&path, reason)?);
+        let now_ms = self.now_ms(&path).await?;
+        if let Some(until_ms) = until_ms.filter(|until| *until <= now_ms) {
+            let problem = format!(
+                "{path} cannot be paused until {until_ms} ms since 1970: the servers' time is {now_ms} ms already"
+            );
+            return Err(Misuse::new("until", problem).remedy("choose a time in the future").into());
+        }
+        self.change(&path, move |path, log, _| {
+            let log = log.ok_or_else(|| JobError::NoRecords { path: path.to_owned() })?;
+            Ok(log.pause(by.clone(), reason.clone(), now_ms, until_ms))
+        })
+        .await
+    }
+
+    /// Ends the pause of a job, and returns it. The next host that asks runs its slot.
+    ///
+    /// # Cost
+    ///
+    /// As [`JobsAdmin::pause`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the job either paused or not paused.
+    ///
+    /// # Errors
+    ///
+    /// [`JobError::NoRecords`] if the job has no records, [`JobError::NotPaused`] if it is not paused. Otherwise, the server refuses or
+    /// cannot be reached.
+    pub async fn resume(&self, path: impl AsRef<str>) -> Result<Pause, JobError> {
+        let path = self.path(path.as_ref())?;
+        let now_ms = self.now_ms(&path).await?;
+        self.change(&path, move |path, log, _| {
+            let log = log.ok_or_else(|| JobError::NoRecords { path: path.to_owned() })?;
+            log.resume(now_ms).ok_or_else(|| JobError::NotPaused { path: path.to_owned() })
+        })
+        .await
+    }
+
+    /// The servers' time.
+    async fn now_ms(&self, path: &str) -> Result<i64, JobError> {
+        let path = path.to_owned();
+        self.keeper
+            .sessions()
+            .ask(move |ensemble| async move {
+                let now_ms = server_now_ms(&*ensemble, ROOT).await.map_err(|fault| refused(ROOT, fault))?;
+                now_ms.ok_or(JobError::NoRecords { path })
+            })
+            .await
+    }
+
     /// Writes a person's decision into the log of a job, if it has one. The run of a host that no longer holds the lock has ended.
     async fn decide(
         &self,
         path: &str,
         decision: impl Fn(&str, Option<&mut JobLog>) -> Result<RunRecord, JobError> + Send + Sync + 'static,
     ) -> Result<RunRecord, JobError> {
+        let deciding = move |path: &str, mut log: Option<&mut JobLog>, is_running: bool| {
+            if let Some(log) = log.as_mut().filter(|_| !is_running) {
+                log.close_crashed();
+            }
+            decision(path, log)
+        };
+        self.change(path, deciding).await
+    }
+
+    /// Changes the log of a job, if it has one, knowing whether the host of its open run still holds the lock.
+    async fn change<T: Send + 'static>(
+        &self,
+        path: &str,
+        decision: impl Fn(&str, Option<&mut JobLog>, bool) -> Result<T, JobError> + Send + Sync + 'static,
+    ) -> Result<T, JobError> {
         let path = self.path(path)?;
         self.keeper
             .sessions()
@@ -287,20 +396,17 @@ impl JobsAdmin {
                 for _ in 0..MAX_ATTEMPTS {
                     let looked = linearizable(&*ensemble, look(&*ensemble, &path, None)).await;
                     let Some(looked) = looked.map_err(|fault| refused(&path, fault))? else {
-                        return decision(&path, None);
+                        return decision(&path, None, false);
                     };
                     let JobLook { stored, is_running, .. } = looked;
                     let version = Some(stored.version);
                     let unreadable = |problem: LogError| {
                         JobError::from(SessionError::Refused { path: path.clone(), reason: problem.to_string() })
                     };
-                    let Some(mut log) = stored.log.map_err(unreadable)? else { return decision(&path, None) };
-                    if !is_running {
-                        log.close_crashed();
-                    }
-                    let run = decision(&path, Some(&mut log))?;
+                    let Some(mut log) = stored.log.map_err(unreadable)? else { return decision(&path, None, false) };
+                    let changed = decision(&path, Some(&mut log), is_running)?;
                     match ensemble.write(&jobs::node(&path), log.to_bytes(), version).await {
-                        Ok(_) => return Ok(run),
+                        Ok(_) => return Ok(changed),
                         Err(OpError::BadVersion | OpError::NoNode) => {}
                         Err(fault) => return Err(refused(&path, fault)),
                     }
@@ -441,6 +547,8 @@ mod tests {
                 on_crash: Rule::Retry { most: Some(3) },
                 due_ms: Some(due_ms),
                 expected: None,
+                pause: None,
+                left_out: Vec::new(),
                 runs: log.runs,
                 process_gone: false,
                 unreadable: None,

@@ -9,7 +9,7 @@ use tracing::debug;
 use super::calendar::Calendar;
 use super::error::JobError;
 use super::job::Job;
-use super::records::{Begin, ClaimTerms, JobLog, MAX_SLOTS_BACK, RunRecord, Schedule, SlotDecision};
+use super::records::{Begin, ClaimTerms, JobLog, MAX_SLOTS_BACK, Pause, RunRecord, RunSlot, Schedule, SlotDecision};
 use super::run::{Before, Run};
 use super::stored::{self as jobs, StoredLog};
 
@@ -56,15 +56,26 @@ pub enum Skipped {
         /// The run.
         run: Box<RunRecord>,
     },
+    /// The job is paused with [`JobsAdmin::pause`](super::JobsAdmin::pause). The records name the slot in
+    /// [`JobStatus::left_out`](super::JobStatus::left_out).
+    Paused {
+        /// The slot that this host asked for.
+        slot: RunSlot,
+        /// The pause.
+        pause: Box<Pause>,
+        /// A run of which this host has found and recorded that it crashed. Nobody else reports that crash.
+        crash_found: Option<Box<RunRecord>>,
+    },
 }
 
 impl Skipped {
-    /// Returns the run that is the reason.
-    pub fn run(&self) -> &RunRecord {
+    /// Returns the run that is the reason; `None` if it is a pause.
+    pub fn run(&self) -> Option<&RunRecord> {
         match self {
             Skipped::Done { run, .. } | Skipped::Passed { run } | Skipped::Running { run } | Skipped::Kept { run } => {
-                run
+                Some(run)
             }
+            Skipped::Paused { .. } => None,
         }
     }
 }
@@ -72,14 +83,19 @@ impl Skipped {
 /// `slot 2026-11-22 is done by db7 (pid 4711): succeeded`
 impl fmt::Display for Skipped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let run = self.run();
-        let (slot, by) = (&run.slot.name, &run.by);
-        let end = run.end.as_ref().map_or("no end recorded".to_owned(), |end| end.kind.to_string());
+        let end = |run: &RunRecord| run.end.as_ref().map_or("no end recorded".to_owned(), |end| end.kind.to_string());
         match self {
-            Skipped::Done { .. } => write!(f, "slot {slot} is done by {by}: {end}"),
-            Skipped::Passed { .. } => write!(f, "a later slot, {slot}, ran already on {by}: {end}"),
-            Skipped::Running { .. } => write!(f, "slot {slot} is running on {by}"),
-            Skipped::Kept { .. } => write!(f, "slot {slot} on {by}: {end}; the job waits for a person to decide"),
+            Skipped::Done { run, .. } => write!(f, "slot {} is done by {}: {}", run.slot.name, run.by, end(run)),
+            Skipped::Passed { run } => {
+                write!(f, "a later slot, {}, ran already on {}: {}", run.slot.name, run.by, end(run))
+            }
+            Skipped::Running { run } => write!(f, "slot {} is running on {}", run.slot.name, run.by),
+            Skipped::Kept { run } => {
+                write!(f, "slot {} on {}: {}; the job waits for a person to decide", run.slot.name, run.by, end(run))
+            }
+            Skipped::Paused { slot, pause, .. } => {
+                write!(f, "slot {} is left out: the job is paused by {}: {}", slot.name, pause.by, pause.reason)
+            }
         }
     }
 }
@@ -104,7 +120,8 @@ impl Job {
     /// # Cost
     ///
     /// The acquire, one read, and one write in one round trip each. The first claim of a job has up to four more writes. A slot that
-    /// is done costs the acquire, one read and the release.
+    /// is done costs the acquire, one read and the release. A slot that is left out because the job is paused costs one write more, if no
+    /// host has asked for it before, and another one if the pause has an end.
     ///
     /// # Cancel safety
     ///
@@ -224,8 +241,10 @@ impl ClaimRequest {
             let mut log = log.unwrap_or_else(|| JobLog::new(&self.path, self.schedule.clone()));
             let crashed = log.close_crashed().then(|| log.runs.last().cloned()).flatten();
             let mut decided = self.decide(&log, own.ctime_ms, own.ctime_ms);
-            if decided.ahead.is_some() {
-                // The runs after the host asked may count, if it has waited for long.
+            let may_be_over =
+                matches!(&decided.decision, SlotDecision::Paused { pause, .. } if pause.until_ms.is_some());
+            if decided.ahead.is_some() || may_be_over {
+                // If the host has waited for long, the runs after it asked may count, and the pause of that time may be over.
                 match while_held(&guard, super::stored::server_now_ms(&*ensemble)).await {
                     Ok(now_ms) => decided = self.decide(&log, own.ctime_ms, now_ms.max(own.ctime_ms)),
                     Err(fault) => {
@@ -236,13 +255,21 @@ impl ClaimRequest {
             }
             let Decided { decision, ahead } = decided;
             if let Some(mut skipped) = skipped(&decision) {
-                if let Some(crashed) = crashed {
-                    // So that the records show the crash. What fails is left to the next host.
+                let is_left_out = match &skipped {
+                    Skipped::Paused { slot, pause, .. } => {
+                        log.leave_out(&self.schedule, slot, pause, own.ctime_ms, self.job.keep_runs)
+                    }
+                    _ => false,
+                };
+                if crashed.is_some() || is_left_out {
+                    // So that the records show the crash and the slot. What fails is left to the next host.
                     let recorded = guard.fenced_write().set_if(&read, log.to_bytes(), version).await;
-                    if let (Skipped::Done { crash_found, .. }, Ok(_) | Err(WriteError::Unknown { .. })) =
-                        (&mut skipped, recorded)
+                    if let (
+                        Skipped::Done { crash_found, .. } | Skipped::Paused { crash_found, .. },
+                        Ok(_) | Err(WriteError::Unknown { .. }),
+                    ) = (&mut skipped, recorded)
                     {
-                        *crash_found = Some(Box::new(crashed));
+                        *crash_found = crashed.map(Box::new);
                     }
                 }
                 release(guard).await;
@@ -337,6 +364,9 @@ fn skipped(decision: &SlotDecision) -> Option<Skipped> {
         }
         SlotDecision::Passed { run } => Skipped::Passed { run: Box::new(run.clone()) },
         SlotDecision::Kept { run } => Skipped::Kept { run: Box::new(run.clone()) },
+        SlotDecision::Paused { slot, pause } => {
+            Skipped::Paused { slot: slot.clone(), pause: Box::new(pause.clone()), crash_found: None }
+        }
     })
 }
 

@@ -56,6 +56,18 @@ pub enum JobError {
         /// The job.
         path: String,
     },
+    /// The job has no records: no host has claimed a run, and nobody has said that it is to run. Nothing was changed.
+    #[error("no run of {path} as a job is recorded")]
+    NoRecords {
+        /// The job.
+        path: String,
+    },
+    /// The job is not paused. Nothing was changed.
+    #[error("{path} is not paused")]
+    NotPaused {
+        /// The job.
+        path: String,
+    },
     /// The slot of the job is not marked to run again. Nothing was changed.
     #[error("{path}: {reason}")]
     NoRerun {
@@ -79,7 +91,10 @@ impl JobError {
             JobError::Unreadable { .. } => ErrorKind::Mismatch,
             // The slot may run again later.
             JobError::NoRerun { reason: NoRerun::Running { .. } | NoRerun::Waits { .. }, .. } => ErrorKind::Taken,
-            JobError::NothingToDecide { .. } | JobError::NoRerun { .. } => ErrorKind::NotFound,
+            JobError::NothingToDecide { .. }
+            | JobError::NoRerun { .. }
+            | JobError::NoRecords { .. }
+            | JobError::NotPaused { .. } => ErrorKind::NotFound,
         }
     }
 
@@ -90,7 +105,8 @@ impl JobError {
             JobError::Misuse(error) => error.hint(),
             JobError::Session(error) => error.hint(),
             JobError::Acquire(error) => error.hint(),
-            JobError::NothingToDecide { .. } | JobError::NoRerun { .. } => {
+            JobError::NoRecords { .. } => Some("see which jobs there are with JobsAdmin::jobs".to_owned()),
+            JobError::NothingToDecide { .. } | JobError::NoRerun { .. } | JobError::NotPaused { .. } => {
                 Some("see the runs with JobsAdmin::job".to_owned())
             }
             JobError::Unknown { .. } => Some("read the records with JobsAdmin::job".to_owned()),
@@ -158,6 +174,8 @@ mod tests {
             (unreadable(LogError::Newer(2)), ErrorKind::Mismatch),
             (unreadable(LogError::Damaged(text())), ErrorKind::Mismatch),
             (JobError::NothingToDecide { path: path() }, ErrorKind::NotFound),
+            (JobError::NoRecords { path: path() }, ErrorKind::NotFound),
+            (JobError::NotPaused { path: path() }, ErrorKind::NotFound),
             (JobError::NoRerun { path: path(), reason: NoRerun::NeverRan { slot: None } }, ErrorKind::NotFound),
             (JobError::NoRerun { path: path(), reason: NoRerun::Running { slot: text(), by: by() } }, ErrorKind::Taken),
             (JobError::NoRerun { path: path(), reason: NoRerun::Waits { slot: text(), by: by() } }, ErrorKind::Taken),

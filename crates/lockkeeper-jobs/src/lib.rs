@@ -33,7 +33,8 @@
 //! again, so the work is done **at most once**. [`Rule::Retry`] runs it again on the next host that asks before the next slot begins,
 //! or later with [`Job::catch_up`]; then it is done **at least once**.
 //! [`Rule::Keep`] stops the job until a person decides with [`JobsAdmin::resolve`].
-//! [`JobsAdmin::rerun`] lets a slot run again that has ended, also with success.
+//! [`JobsAdmin::rerun`] lets a slot run again that has ended, also with success. [`JobsAdmin::pause`] keeps all hosts from beginning a
+//! run, until a time or until [`JobsAdmin::resume`].
 //!
 //! # Where the records are
 //!
@@ -63,8 +64,8 @@ pub use self::error::JobError;
 pub use self::follow::FollowJobs;
 pub use self::job::{Job, check_slot};
 pub use self::records::{
-    EndKind, Expected, JobLog, LogError, NoRerun, Resolution, Rule, RuleError, RunEnd, RunRecord, RunSlot, Schedule,
-    Slot,
+    EndKind, Expected, JobLog, LeftOut, LogError, NoRerun, Pause, Resolution, Rule, RuleError, RunEnd, RunRecord,
+    RunSlot, Schedule, Slot,
 };
 pub use self::run::{FinishedRun, NotRecorded, Run};
 pub use self::time::{known_server_now_ms, server_now_ms};

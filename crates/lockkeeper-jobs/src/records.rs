@@ -6,18 +6,20 @@
 
 mod decision;
 mod log;
+mod pause;
 mod rules;
 mod run;
 
 pub use decision::{ClaimTerms, SlotDecision};
 pub use log::{Begin, Expected, JobLog, LogError, NoRerun};
+pub use pause::{LeftOut, Pause};
 pub use rules::{Rule, RuleError, Schedule, Slot};
 pub use run::{EndKind, Resolution, RunEnd, RunRecord, RunSlot};
 
-/// The number of runs that a log keeps by default.
+/// The number of runs, and of slots that a pause left out, that a log keeps by default.
 pub const DEFAULT_RUNS: u32 = 100;
 
-/// The maximum number of runs that a log keeps.
+/// The maximum number of runs, and of slots that a pause left out, that a log keeps.
 pub const MAX_RUNS: u32 = 1000;
 
 /// The maximum number of missed slots that a claim looks back.

@@ -1,7 +1,7 @@
 //! A claimed run, and its end.
 use lockkeeper::error::{ReleaseError, SessionError};
 use lockkeeper::{Guard, Holding, Lockkeeper, Loss};
-use lockkeeper_session::ensemble::{OpError, TxnStep};
+use lockkeeper_session::ensemble::{Node, OpError, TxnStep};
 use tracing::warn;
 
 use super::job::Job;
@@ -125,7 +125,8 @@ impl Run {
     ///
     /// # Cost
     ///
-    /// One round trip. If its reply is lost, or if the lock is lost, one read and at most one write more.
+    /// One round trip. One read and one more transaction if the job was paused or resumed meanwhile. If a reply is lost, or if the lock
+    /// is lost, one read and at most one write more.
     ///
     /// # Cancel safety
     ///
@@ -136,7 +137,7 @@ impl Run {
         let path = guard.path().to_owned();
         log.finish(&record.id, end);
         let write = TxnStep::Write { path: jobs::node(&path), data: log.to_bytes(), version: Some(version) };
-        let (released, written) = lockkeeper::hold::release_and_write(Holding::from(guard), write).await;
+        let (released, written) = lockkeeper::hold::release_and_write(Holding::from(guard), write, rebased).await;
         let loss = match released {
             Ok(()) => None,
             Err(ReleaseError::NotHeld { loss }) => Some(loss),
@@ -148,8 +149,8 @@ impl Run {
         let recorded = match written {
             Some(written) => Ok(written.mtime_ms),
             None => {
-                let (keeper, id, log) = (job.keeper.clone(), record.id.clone(), log.clone());
-                let later = async move |_| Ok(record_later(&keeper, &path, &id, log, version).await);
+                let (keeper, ended) = (job.keeper.clone(), log.runs.last().cloned().unwrap_or_else(|| record.clone()));
+                let later = async move |_| Ok(record_later(&keeper, &path, &ended).await);
                 job.keeper.sessions().ask(later).await.unwrap_or_else(|error| Err(NotRecorded::Unknown(error)))
             }
         };
@@ -163,14 +164,17 @@ impl Run {
     }
 }
 
-/// Records the end of a run if no later write has changed the records. Returns when it was recorded.
-async fn record_later(
-    keeper: &Lockkeeper,
-    path: &str,
-    id: &str,
-    mut log: JobLog,
-    version: i32,
-) -> Result<i64, NotRecorded> {
+/// Returns the write of the end of a run into records that a person has changed since its claim; `None` if the run is not open there.
+fn rebased(seen: &Node, write: &TxnStep) -> Option<TxnStep> {
+    let TxnStep::Write { path, data, .. } = write else { return None };
+    let ended = JobLog::read(data, seen.mtime_ms).ok()??.runs.pop()?;
+    let mut log = JobLog::read(&seen.data, seen.mtime_ms).ok()??;
+    let is_open = log.finish(&ended.id, ended.end?);
+    is_open.then(|| TxnStep::Write { path: path.clone(), data: log.to_bytes(), version: Some(seen.version) })
+}
+
+/// Records the end of a run if no other host has closed it. Returns when it was recorded.
+async fn record_later(keeper: &Lockkeeper, path: &str, ended: &RunRecord) -> Result<i64, NotRecorded> {
     let refused = |fault: OpError| NotRecorded::Refused { reason: fault.to_string() };
     // A lost read does not count: the caller bounds how long servers may be silent.
     let mut writes = 0;
@@ -181,16 +185,20 @@ async fn record_later(
             Err(OpError::ConnectionLoss | OpError::SessionOver) => continue,
             Err(fault) => return Err(refused(fault)),
         };
-        let seen = stored.log?.ok_or(NotRecorded::Deleted)?;
-        let ours = seen.runs.iter().find(|run| run.id == id).ok_or(NotRecorded::Deleted)?;
+        let mut log = stored.log?.ok_or(NotRecorded::Deleted)?;
+        let ours = log.runs.iter().find(|run| run.id == ended.id).ok_or(NotRecorded::Deleted)?;
         match &ours.end {
             Some(end) if end.kind == EndKind::Crashed => return Err(NotRecorded::Crashed),
             Some(_) => return ours.end_ms.ok_or(NotRecorded::Crashed),
-            None if stored.version != version => return Err(NotRecorded::Crashed),
             None => {}
         }
+        // A host that begins a run closes the one before. Whoever pauses the job leaves it open.
+        let Some(end) = ended.end.clone() else { return Err(NotRecorded::Crashed) };
+        if !log.finish(&ended.id, end) {
+            return Err(NotRecorded::Crashed);
+        }
         writes += 1;
-        match ensemble.write(&jobs::node(path), log.to_bytes(), Some(version)).await {
+        match ensemble.write(&jobs::node(path), log.to_bytes(), Some(stored.version)).await {
             Ok(written) => return Ok(written.mtime_ms),
             // The next read shows whether it was written, or who was first.
             Err(OpError::ConnectionLoss | OpError::SessionOver | OpError::BadVersion | OpError::NoNode) => {}

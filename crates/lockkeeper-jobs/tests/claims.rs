@@ -66,12 +66,24 @@ struct World {
     began: BTreeMap<String, usize>,
     crashes: usize,
     losses: usize,
+    /// How often a person pauses or resumes the job yet, by turns.
+    changes: usize,
 }
 
 impl World {
     fn new(rule: Rule) -> World {
-        let (hosts, data) = (vec![Host::Away; 3], Vec::new());
-        World { rule, hour: 20, holder: None, hosts, data, version: 0, began: BTreeMap::new(), crashes: 2, losses: 1 }
+        World {
+            rule,
+            hour: 20,
+            holder: None,
+            hosts: vec![Host::Away; 3],
+            data: Vec::new(),
+            version: 0,
+            began: BTreeMap::new(),
+            crashes: 2,
+            losses: 1,
+            changes: 0,
+        }
     }
 
     fn log(&self) -> JobLog {
@@ -82,8 +94,8 @@ impl World {
     fn key(&self) -> String {
         format!(
             "{:?}",
-            (&self.hosts, self.hour, self.holder, &self.data, self.version, self.crashes, self.losses, &self.began)
-        )
+            (&self.hosts, self.hour, self.holder, &self.data, self.version, self.crashes, self.losses, &self.began),
+        ) + &self.changes.to_string()
     }
 
     /// All worlds that one step leads to.
@@ -91,6 +103,15 @@ impl World {
         let mut worlds = Vec::new();
         if self.hour == 20 {
             worlds.push(World { hour: 21, ..self.clone() });
+        }
+        if self.changes > 0 && !self.data.is_empty() {
+            let mut world = World { changes: self.changes - 1, version: self.version + 1, ..self.clone() };
+            let (mut log, now_ms) = (self.log(), self.hour * HOUR_MS);
+            if log.resume(now_ms).is_none() {
+                log.pause(Owner::default(), String::new(), now_ms, None);
+            }
+            world.data = log.to_bytes();
+            worlds.push(world);
         }
         if self.losses > 0 && self.holder.is_some() {
             worlds.push(World { losses: self.losses - 1, holder: None, ..self.clone() });
@@ -152,6 +173,10 @@ impl World {
                     Host::Gone
                 } else {
                     let (mut log, id) = (self.log(), format!("{at}-{}", self.version));
+                    assert!(
+                        log.pause.as_ref().is_none_or(|pause| !pause.is_in_effect(self.hour * HOUR_MS)),
+                        "{self:?}"
+                    );
                     log.close_crashed();
                     assert_eq!(name, slot(hour).name);
                     let begin = Begin {
@@ -176,9 +201,11 @@ impl World {
                 Host::Works { version, id }
             }
             Host::Works { version, id } => {
-                if version == self.version {
-                    let mut log = self.log();
-                    assert!(log.finish(&id, RunEnd::succeeded()));
+                let mut log = self.log();
+                // The release writes the end into what a person has changed, unless another host has closed the run.
+                let is_open = log.finish(&id, RunEnd::succeeded());
+                assert!(is_open || version != self.version);
+                if is_open {
                     (world.data, world.version) = (log.to_bytes(), self.version + 1);
                 }
                 world.leave(at);
@@ -191,8 +218,12 @@ impl World {
 }
 
 /// Walks all worlds, and calls `judge` in each; `is_last` says that nothing more can happen.
-fn explore(rule: Rule, mut judge: impl FnMut(&World, bool)) -> usize {
-    let (mut seen, mut open) = (HashSet::new(), vec![World::new(rule)]);
+fn explore(rule: Rule, judge: impl FnMut(&World, bool)) -> usize {
+    explore_from(World::new(rule), judge)
+}
+
+fn explore_from(world: World, mut judge: impl FnMut(&World, bool)) -> usize {
+    let (mut seen, mut open) = (HashSet::new(), vec![world]);
     while let Some(world) = open.pop() {
         if seen.insert(world.key()) {
             let next = world.next();
@@ -231,6 +262,21 @@ fn in_every_order_of_steps_no_slot_runs_again_after_its_success() {
         }
     });
     assert!(worlds > 5_000 && retried > 0, "{worlds} worlds, {retried} retried");
+}
+
+/// Also while a host runs it: the end of that run is recorded, and no host takes it for a crash.
+#[test]
+fn in_every_order_of_steps_a_pause_lets_no_run_begin_and_costs_no_end() {
+    let (mut during_run, mut held_back) = (0, 0);
+    let world = World { crashes: 0, losses: 0, changes: 2, ..World::new(Rule::Retry { most: None }) };
+    let worlds = explore_from(world, |world, is_last| {
+        let log = world.log();
+        assert!(world.began.values().all(|began| *began == 1), "{world:?}");
+        assert!(log.runs.iter().all(|run| run.end.is_none() || run.has_succeeded()), "{world:?}");
+        during_run += usize::from(log.open().is_some() && log.pause.is_some());
+        held_back += usize::from(is_last && log.pause.is_some() && log.runs.len() == 1);
+    });
+    assert!(worlds > 1_000 && during_run > 0 && held_back > 0, "{worlds} worlds, {during_run}, {held_back}");
 }
 
 proptest! {

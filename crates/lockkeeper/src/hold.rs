@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use futures_channel::mpsc::UnboundedSender;
 use lockkeeper_core::{FencingToken, Grant, LockDelay, Loss, Revocation, Trust, node_path};
-use lockkeeper_session::ensemble::{Ensemble, TxnStep, Written};
+use lockkeeper_session::ensemble::{Ensemble, Node, TxnStep, Written};
 use lockkeeper_session::wait::or_never;
 use lockkeeper_session::watchdog::{Expiring, Registration};
 use lockkeeper_session::{CancellationToken, HeldRecord, Session, SessionTrust, TrustSource, latest};
@@ -48,11 +48,16 @@ pub(crate) type AcquireReply = oneshot::Sender<Result<holding::Holding, crate::e
 /// How long a process that is about to abort waits for its log.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
+/// Returns the write to make instead of this one, whose node has this other version now; `None` if there is none.
+pub type WriteAgain = fn(&Node, &TxnStep) -> Option<TxnStep>;
+
 /// A write in the transaction that deletes the node of a hold.
 #[derive(Debug)]
 pub struct AtRelease {
     /// The write.
     pub step: TxnStep,
+    /// The write to try once more, if the node had another version.
+    pub again: WriteAgain,
     /// Notified when the write is done; dropped if it is not done, or if that is unknown.
     pub written: oneshot::Sender<Written>,
 }
@@ -581,14 +586,19 @@ pub fn guard_of(hold: Arc<Hold>, requests: UnboundedSender<HoldRequest>) -> Guar
 /// Releases the lock as [`Holding::release`] does, and writes a node in the same transaction. Returns what was written; `None` if it
 /// was not written, or if that is unknown.
 ///
-/// If the node cannot be written, the lock is released without it.
+/// If the node has another version than that of the step, it is read under the hold, and `again` says what to write instead. If the node
+/// cannot be written, the lock is released without it.
 ///
 /// # Cancel safety
 ///
 /// Dropping the future does not cancel the release. The node is written with it, or not at all.
-pub async fn release_and_write(hold: Holding, step: TxnStep) -> (Result<(), ReleaseError>, Option<Written>) {
+pub async fn release_and_write(
+    hold: Holding,
+    step: TxnStep,
+    again: WriteAgain,
+) -> (Result<(), ReleaseError>, Option<Written>) {
     let (written, mut write) = oneshot::channel();
-    hold.request(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, written })));
+    hold.request(HoldRequest::WriteAtRelease(Box::new(AtRelease { step, again, written })));
     let released = hold.release().await;
     (released, write.try_recv().ok())
 }

@@ -14,6 +14,8 @@ const VERBS: &[&[&str]] = &[
     &["jobs", "import"],
     &["jobs", "resolve"],
     &["jobs", "rerun"],
+    &["jobs", "pause"],
+    &["jobs", "resume"],
     &["jobs", "expect"],
     &["jobs", "forget"],
     &["why"],

@@ -1,6 +1,6 @@
 //! The decision whether a host runs a slot, from the log and the servers' time.
 
-use super::{JobLog, Rule, RunRecord, RunSlot, Schedule};
+use super::{JobLog, Pause, Rule, RunRecord, RunSlot, Schedule};
 
 /// What a host asks for.
 #[derive(Clone, Debug)]
@@ -53,6 +53,13 @@ pub enum SlotDecision {
         /// The run.
         run: RunRecord,
     },
+    /// The job is paused. Otherwise the host would run a slot, or a person would have to decide.
+    Paused {
+        /// The slot that the host asked for.
+        slot: RunSlot,
+        /// The pause.
+        pause: Pause,
+    },
 }
 
 impl ClaimTerms<'_> {
@@ -66,14 +73,38 @@ impl ClaimTerms<'_> {
     ///
     /// Any other run that is dated in the future ([`Schedule::is_ahead`]) does not count. Otherwise one run under a clock that
     /// was a year ahead would silence the job for a year.
+    ///
+    /// While the job is paused, nothing runs. A slot that was left out runs for a host that asks for it after the pause, as long as it is
+    /// not over: then it is not caught up.
     pub fn decide(&self, log: &JobLog) -> SlotDecision {
+        match (self.decide_unpaused(log), &log.pause) {
+            (SlotDecision::Run { .. } | SlotDecision::Kept { .. }, Some(pause))
+                if pause.is_in_effect(self.latest_ms) =>
+            {
+                SlotDecision::Paused { slot: self.asked_for(), pause: pause.clone() }
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    /// The slot of [`ClaimTerms::now_ms`].
+    fn asked_for(&self) -> RunSlot {
+        let named = |name| RunSlot { name, start_ms: self.now_ms, end_ms: None };
+        match self.schedule {
+            Schedule::Calendar { .. } => self.slots.last().expect("a time has a slot").clone(),
+            Schedule::Every { .. } => named(self.schedule.to_string()),
+            Schedule::Text { slot } => named(slot.clone()),
+        }
+    }
+
+    fn decide_unpaused(&self, log: &JobLog) -> SlotDecision {
         if let Some(run) = log.runs.last().filter(|run| self.is_kept(log, run)) {
             return SlotDecision::Kept { run: run.clone() };
         }
         let runs: Vec<_> = log.runs.iter().filter(|run| !self.schedule.is_ahead(run, self.latest_ms)).collect();
         match self.schedule {
-            Schedule::Calendar { .. } => self.calendar(log.schedule == *self.schedule, &runs),
-            Schedule::Every { every_ms } => self.every(i64::try_from(*every_ms).unwrap_or(i64::MAX), &runs),
+            Schedule::Calendar { .. } => self.calendar(log, &runs),
+            Schedule::Every { every_ms } => self.every(log, i64::try_from(*every_ms).unwrap_or(i64::MAX), &runs),
             Schedule::Text { slot } => self.text(slot, &runs),
         }
     }
@@ -83,11 +114,11 @@ impl ClaimTerms<'_> {
         log.runs.last().filter(|run| self.schedule.is_ahead(run, self.latest_ms))
     }
 
-    fn calendar(&self, same: bool, runs: &[&RunRecord]) -> SlotDecision {
+    fn calendar(&self, log: &JobLog, runs: &[&RunRecord]) -> SlotDecision {
         let current = self.slots.last().expect("a time has a slot");
         let Some(&last) = runs.last() else { return first(current.clone()) };
         let again = self.runs_again(last, runs);
-        if !same {
+        if log.schedule != *self.schedule {
             // Slots of two schedules cannot be compared by name: one run within the slot is enough.
             return match last.start_ms.unwrap_or(i64::MIN) {
                 start if start >= current.start_ms && !again => {
@@ -109,7 +140,10 @@ impl ClaimTerms<'_> {
             return SlotDecision::Run { slot: slot.clone(), attempt, catch_up, missed_before: 0 };
         }
         // A slot may have run early, under a clock that was ahead.
-        let is_missing = |slot: &&RunSlot| slot.start_ms > last_start_ms && runs.iter().all(|run| !is_of(run, slot));
+        let is_missing = |slot: &&RunSlot| {
+            let never_ran = slot.start_ms > last_start_ms && runs.iter().all(|run| !is_of(run, slot));
+            never_ran && (*slot == current || !log.is_left_out(self.schedule, slot))
+        };
         if let Some(slot) = wanted.iter().find(is_missing) {
             let between = |other: &&RunSlot| is_missing(other) && other.start_ms < slot.start_ms;
             let missed_before = u32::try_from(self.slots.iter().filter(between).count()).unwrap_or(u32::MAX);
@@ -121,14 +155,14 @@ impl ClaimTerms<'_> {
         }
     }
 
-    fn every(&self, every_ms: i64, runs: &[&RunRecord]) -> SlotDecision {
-        let slot = |start_ms: i64| RunSlot { name: self.schedule.to_string(), start_ms, end_ms: None };
-        let Some(&last) = runs.last() else { return first(slot(self.now_ms)) };
+    fn every(&self, log: &JobLog, every_ms: i64, runs: &[&RunRecord]) -> SlotDecision {
+        let Some(&last) = runs.last() else { return first(self.asked_for()) };
         let due_ms = last.start_ms.unwrap_or(i64::MIN).saturating_add(every_ms);
         if due_ms <= self.now_ms {
-            let missed = self.now_ms.saturating_sub(due_ms) / every_ms.max(1);
+            let paused_ms = log.pause.as_ref().map_or(0, |pause| pause.covers_ms(due_ms, self.now_ms));
+            let missed = self.now_ms.saturating_sub(due_ms).saturating_sub(paused_ms) / every_ms.max(1);
             let missed_before = u32::try_from(missed).unwrap_or(u32::MAX).min(super::MAX_SLOTS_BACK);
-            return SlotDecision::Run { slot: slot(self.now_ms), attempt: 1, catch_up: false, missed_before };
+            return SlotDecision::Run { slot: self.asked_for(), attempt: 1, catch_up: false, missed_before };
         }
         match self.runs_again(last, runs) {
             true => again(last),
@@ -138,7 +172,7 @@ impl ClaimTerms<'_> {
 
     fn text(&self, text: &str, runs: &[&RunRecord]) -> SlotDecision {
         match runs.iter().rev().find(|run| run.slot.name == text) {
-            None => first(RunSlot { name: text.to_owned(), start_ms: self.now_ms, end_ms: None }),
+            None => first(self.asked_for()),
             Some(last) if self.runs_again(last, runs) => again(last),
             Some(&last) => SlotDecision::Done { run: last.clone(), due_ms: None },
         }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use thiserror::Error;
 
-use super::{EndKind, MAX_RUNS, Resolution, Rule, RunEnd, RunRecord, RunSlot, Schedule};
+use super::{EndKind, LeftOut, MAX_RUNS, Pause, Resolution, Rule, RunEnd, RunRecord, RunSlot, Schedule};
 use lockkeeper::admin::Owner;
 
 /// The maximum size of a log, in bytes: a quarter of what a server accepts in one frame by default.
@@ -33,6 +33,12 @@ pub struct JobLog {
     /// The job was expected before any host had claimed a run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<Expected>,
+    /// The last pause, which may be over ([`Pause::is_in_effect`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pause: Option<Pause>,
+    /// The slots that hosts asked for in a pause, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<LeftOut>,
     /// What a later version of Lockkeeper has added. It is kept when the log is written again.
     #[serde(flatten)]
     later: Map<String, Value>,
@@ -144,6 +150,8 @@ impl JobLog {
             on_crash: Rule::default(),
             runs: Vec::new(),
             expected: None,
+            pause: None,
+            left_out: Vec::new(),
             later: Map::new(),
         }
     }
@@ -186,8 +194,8 @@ impl JobLog {
         }
     }
 
-    /// Returns the bytes of the log. If they are too many, the outputs of the oldest runs are removed, and then the oldest
-    /// runs.
+    /// Returns the bytes of the log. If they are too many, the outputs of the oldest runs are removed, then the oldest slots that a
+    /// pause left out, and then the oldest runs.
     pub fn to_bytes(&mut self) -> Vec<u8> {
         let bytes = |log: &JobLog| {
             serde_json::to_vec(log).expect("a struct of strings and numbers, with text for keys, always serialises")
@@ -206,7 +214,9 @@ impl JobLog {
                     break;
                 }
             }
-            if over > 0 && self.runs.len() > 1 {
+            if over > 0 && !self.left_out.is_empty() {
+                self.left_out.drain(..self.left_out.len().div_ceil(8));
+            } else if over > 0 && self.runs.len() > 1 {
                 self.runs.drain(..self.runs.len().div_ceil(8).min(self.runs.len() - 1));
             } else if over > 0 {
                 // Only fields of a later version are left, which this version keeps.

@@ -390,7 +390,7 @@ impl Driver {
     }
 
     fn operations(&self) -> CommandRunner<'_> {
-        let at_release = self.at_release.as_ref().map(|write| &write.step);
+        let at_release = self.at_release.as_ref().map(|write| (&write.step, write.again));
         let (id, granted_ms) = (self.contender.id(), self.times.granted_ms());
         CommandRunner { attempt: &self.attempt, id, granted_ms, at_release, note: Vec::new() }
     }

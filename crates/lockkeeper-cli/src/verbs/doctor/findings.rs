@@ -463,7 +463,7 @@ fn leftovers(left: &Leftovers, root: &str) -> Vec<Finding> {
     found
 }
 
-/// A job that is not in order, or whose last requests were refused: it did not run since.
+/// A job that is not in order, whose last requests were refused, so that it did not run since, or whose pause has no end.
 fn job(view: &JobView<'_>) -> Option<Finding> {
     let severity = match view.health() {
         Health::InOrder | Health::Late => Severity::Notice,
@@ -471,6 +471,7 @@ fn job(view: &JobView<'_>) -> Option<Finding> {
     };
     let path = &view.job.path;
     let command = match (view.health(), view.refused) {
+        (Health::InOrder, None) if view.is_paused_without_end() => Suggested::new(["jobs", "resume", path]),
         (Health::InOrder, None) => return None,
         (Health::InOrder | Health::Late, Some(refusal)) => Suggested::new(["why", path, "--at", &moment(refusal.last)]),
         _ => Suggested::new(["jobs", path, "--history"]),

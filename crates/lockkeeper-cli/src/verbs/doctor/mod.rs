@@ -31,6 +31,7 @@ use crate::colour::Severity as Colour;
 use crate::evidence::{habits, is_used};
 use crate::exit::{Code, Failure};
 use crate::inquiry::{connect_running, connect_to_ask};
+use crate::jobsview::JobView;
 use crate::output::{self, Printer, ScopeView};
 use crate::place::{Place, Source, realm};
 use crate::screen::{Size, wrapped};
@@ -454,7 +455,12 @@ fn lines(section: Section, part: &Part, facts: &Facts) -> Vec<String> {
         Section::Left => left(facts).into_iter().collect(),
         Section::Jobs => match &facts.jobs {
             Some((jobs, _)) if jobs.is_empty() => Vec::new(),
-            Some((jobs, _)) => vec![counted(jobs.len() as u64, "job")],
+            Some((jobs, now_ms)) => {
+                let views = jobs.iter().map(|job| JobView::of(job, *now_ms, None));
+                // A pause without an end is a finding.
+                let paused = views.filter(|view| view.paused && !view.is_paused_without_end()).map(|view| view.line());
+                std::iter::once(counted(jobs.len() as u64, "job")).chain(paused).collect()
+            }
             None => Vec::new(),
         },
     }

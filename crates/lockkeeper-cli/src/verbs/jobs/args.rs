@@ -54,6 +54,14 @@ const RERUN: &[Status] = &[
     ),
 ];
 
+/// The exit statuses of `lockkeeper jobs pause`.
+const PAUSE: &[Status] =
+    &[(Code::Done, "the job is paused, also if it was before", ""), (Code::NoSuchLock, "there is no such job", "")];
+
+/// The exit statuses of `lockkeeper jobs resume`.
+const RESUME: &[Status] =
+    &[(Code::Done, "the job goes on", ""), (Code::NoSuchLock, "there is no such job, or it is not paused", "")];
+
 /// `lockkeeper jobs`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -105,6 +113,8 @@ impl JobsArgs {
             Some(JobsVerb::Import(_)) => None,
             Some(JobsVerb::Resolve(args)) => Some(&args.common),
             Some(JobsVerb::Rerun(args)) => Some(&args.common),
+            Some(JobsVerb::Pause(args)) => Some(&args.common),
+            Some(JobsVerb::Resume(args)) => Some(&args.common),
             Some(JobsVerb::Expect(args)) => Some(&args.common),
             Some(JobsVerb::Forget(args)) => Some(&args.common),
             None => Some(&self.common),
@@ -121,6 +131,10 @@ pub(crate) enum JobsVerb {
     Resolve(ResolveArgs),
     /// Let a slot that has ended run again, also if it succeeded
     Rerun(RerunArgs),
+    /// Let no machine begin a run of a job, until a time or until it is resumed
+    Pause(PauseArgs),
+    /// End the pause of a job
+    Resume(ResumeArgs),
     /// Say that a job is to run, so that it is late even if no machine ever asks
     Expect(ExpectArgs),
     /// Delete the records of a job
@@ -213,6 +227,44 @@ pub(crate) struct RerunArgs {
     pub name: String,
     /// The slot, as jobs prints it [default: that of the last run]
     pub slot: Option<String>,
+    /// The place of the locks, and the form of the output.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `lockkeeper jobs pause`.
+#[derive(Debug, clap::Args)]
+#[command(add = Statuses(PAUSE), after_help = help(PAUSE, "\
+A run that goes on is not ended. A machine that asks meanwhile runs nothing and ends with 0, and its slot is recorded as left out: \
+lockkeeper jobs NAME --history. A pause replaces the one before.", "\
+Examples:
+  lockkeeper jobs pause nightly --until 06:00 --reason 'the database moves'
+  lockkeeper jobs pause nightly --until 2h --reason 'the database moves'"))]
+pub(crate) struct PauseArgs {
+    /// The job
+    #[arg(add = Completes::Locks)]
+    pub name: String,
+    /// Go on by itself then: after a duration, at the next such time of day, or at a date and a time [default: when it is resumed]
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// Record this reason; not empty, at most 1024 bytes
+    #[arg(long, value_name = "TEXT")]
+    pub reason: String,
+    /// The place of the locks, and the form of the output.
+    #[command(flatten)]
+    pub common: Common,
+}
+
+/// `lockkeeper jobs resume`.
+#[derive(Debug, clap::Args)]
+#[command(add = Statuses(RESUME), after_help = help(RESUME, "\
+It runs nothing itself. The next machine that asks runs its slot, also one that was left out, if it is not over.", "\
+Examples:
+  lockkeeper jobs resume nightly"))]
+pub(crate) struct ResumeArgs {
+    /// The job
+    #[arg(add = Completes::Locks)]
+    pub name: String,
     /// The place of the locks, and the form of the output.
     #[command(flatten)]
     pub common: Common,

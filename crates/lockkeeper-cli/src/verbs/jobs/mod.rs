@@ -7,22 +7,23 @@ mod watch;
 use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use futures_util::stream::{self, StreamExt};
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
 use lockkeeper::embedded::ServerDir;
-use lockkeeper::error::AdminError;
+use lockkeeper::error::{AdminError, misuse};
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_config::settings::Key;
 use lockkeeper_history::History;
 use lockkeeper_jobs::{
-    Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Resolve, RunRecord, Schedule, server_now_ms,
+    Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, Pause, Resolve, RunRecord, Schedule, server_now_ms,
 };
 use serde::Serialize;
 
 pub(crate) use self::args::JobsArgs;
-use self::args::{ExpectArgs, ForgetArgs, ImportArgs, JobsVerb, RerunArgs, ResolveArgs};
+use self::args::{ExpectArgs, ForgetArgs, ImportArgs, JobsVerb, PauseArgs, RerunArgs, ResolveArgs, ResumeArgs};
 use self::crontab::Format;
 use crate::advice::Suggested;
 use crate::args::common::Common;
@@ -37,7 +38,8 @@ use crate::realms::ask_each;
 use crate::screen::Size;
 use crate::servertime::ServerTime;
 use crate::settings::{Settings, lock_path, path_to_lock};
-use crate::text::counted;
+use crate::text::{counted, when_ms};
+use crate::typedtime::{self, Nearest};
 use crate::verb::{Context, Verb};
 
 impl Verb for JobsArgs {
@@ -69,6 +71,8 @@ async fn jobs(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         Some(JobsVerb::Import(args)) => import(args, *printer),
         Some(JobsVerb::Resolve(args)) => resolve(args, printer).await,
         Some(JobsVerb::Rerun(args)) => rerun(args, printer).await,
+        Some(JobsVerb::Pause(args)) => pause(args, printer).await,
+        Some(JobsVerb::Resume(args)) => resume(args, printer).await,
         Some(JobsVerb::Expect(args)) => expect(args, printer).await,
         Some(JobsVerb::Forget(args)) => forget(args, printer).await,
         None => show(args, printer).await,
@@ -158,7 +162,7 @@ async fn show(mut args: JobsArgs, printer: &Printer) -> Result<u8, Failure> {
         Health::Late => 1,
         Health::Failed => 2,
     };
-    let shown = views.iter().filter(|job| !args.check || job.health() != Health::InOrder);
+    let shown = views.iter().filter(|job| !args.check || job.health() != Health::InOrder || job.paused);
     if printer.is_json() {
         output::answer(&source, &JobsDocument { now_ms, jobs: shown.collect() })?;
     } else if args.check {
@@ -308,6 +312,94 @@ fn decided(settings: &Settings, path: &str, run: &RunRecord, next: &str, printer
         output::answer(&settings.place, &DecidedView { path, run })?;
     } else {
         printer.note(&format!("{path}, slot {}: {next}", run.slot.name));
+    }
+    Ok(0)
+}
+
+/// When a pause ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    After(Duration),
+    At(Timestamp),
+}
+
+/// Reads the end of a pause.
+fn until(text: &str, now: &Zoned) -> Result<Until, Failure> {
+    let text = text.trim();
+    let failure = |problem: &str| {
+        Failure::new(Code::Usage, format!("{text:?} {problem}"))
+            .hint("write a duration, as 2h, a time of day, as 06:00, or a date and a time, as '2026-11-24 06:00'")
+    };
+    match (humantime::parse_duration(text), typedtime::moment(text, now, Nearest::After)) {
+        (Ok(Duration::ZERO), _) => Err(failure("is not in the future")),
+        (Ok(duration), _) => Ok(Until::After(duration)),
+        (_, Some(at)) if at <= now.timestamp() => Err(failure("is in the past")),
+        (_, Some(at)) => Ok(Until::At(at)),
+        (Err(_), None) => Err(failure("is no time")),
+    }
+}
+
+/// A job that was paused or goes on, as `--json` shows it. These fields are documented and stay.
+#[derive(Serialize)]
+struct PausedView<'a> {
+    path: &'a str,
+    pause: &'a Pause,
+}
+
+async fn pause(args: PauseArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let reason = misuse::check_reason(&path, &args.reason).map_err(Error::from)?;
+    let until = args.until.as_deref().map(|text| until(text, &Zoned::now())).transpose()?;
+    let settings = Settings::read(args.common.connect, printer)?.at([path.as_str()]).await?;
+    let pausing = async |keeper: Lockkeeper| {
+        let admin = JobsAdmin::new(&keeper);
+        let Some(job) = admin.job(&path).await? else { return Ok(None) };
+        let until_ms = match until {
+            Some(Until::After(time)) => {
+                let ms = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                Some(server_now_ms(&keeper).await?.saturating_add_unsigned(ms))
+            }
+            Some(Until::At(at)) => Some(at.as_millisecond()),
+            None => None,
+        };
+        Ok::<_, Error>(Some((admin.pause(&path, &reason, until_ms).await?, job)))
+    };
+    let paused = inquire_of(&settings, pausing).await?;
+    let (pause, job) = paused.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    if printer.is_json() {
+        output::answer(&settings.place, &PausedView { path: &path, pause: &pause })?;
+        return Ok(0);
+    }
+    let goes_on = match job.last().filter(|_| job.state == JobState::Running) {
+        Some(run) => format!("; the run of slot {} on {} goes on", run.slot.name, run.by),
+        None => String::new(),
+    };
+    let printer = printer.at(&settings.place);
+    match pause.until_ms {
+        Some(until) => printer.note(&format!("{path} is paused until {}{goes_on}", when_ms(until))),
+        None => {
+            printer.note(&format!("{path} is paused{goes_on}"));
+            let resume = printer.command(&Suggested::new(["jobs", "resume", &path]), std::io::stderr());
+            printer
+                .note(&format!("the pause has no end, and no machine runs the job before somebody says so: {resume}"));
+        }
+    }
+    Ok(0)
+}
+
+async fn resume(args: ResumeArgs, printer: &Printer) -> Result<u8, Failure> {
+    let path = lock_path(&args.name)?.to_string();
+    let settings = Settings::read(args.common.connect, printer)?.at([path.as_str()]).await?;
+    let resuming = async |keeper: Lockkeeper| match JobsAdmin::new(&keeper).resume(&path).await {
+        Err(JobError::NoRecords { .. }) => Ok(None),
+        resumed => resumed.map(Some),
+    };
+    let resumed = inquire_of(&settings, resuming).await?;
+    let pause = resumed.ok_or_else(|| not_recorded(&path).scoped(&settings.place))?;
+    if printer.is_json() {
+        output::answer(&settings.place, &PausedView { path: &path, pause: &pause })?;
+    } else {
+        printer.note(&format!("{path} is not paused any more: the next machine that asks runs its slot"));
     }
     Ok(0)
 }

@@ -208,14 +208,22 @@ fn is_asked_for(request: &Request) -> bool {
 async fn skip(acquisition: &Acquisition<'_>, skipped: &Skipped) -> Result<u8, Failure> {
     let printer = acquisition.request.printer;
     let path = acquisition.request.path().as_str();
-    let run = skipped.run();
-    let slot = format!("{path}, slot {}", run.slot.name);
     let tell = |text: String| {
         if is_asked_for(acquisition.request) {
             printer.note(&text);
         }
         Ok(0)
     };
+    let run = match skipped {
+        Skipped::Paused { slot, pause, crash_found } => {
+            if let Some(crashed) = crash_found {
+                tell_crash(path, crashed, printer);
+            }
+            return tell(format!("{path}, slot {}: left out: {}", slot.name, jobsview::paused(pause)));
+        }
+        _ => skipped.run().expect("every other reason is a run"),
+    };
+    let slot = format!("{path}, slot {}", run.slot.name);
     match skipped {
         Skipped::Done { due_ms, crash_found, .. } => {
             if let Some(crashed) = crash_found {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 
 use lockkeeper::admin::{ContenderInfo, LockInfo};
 use lockkeeper::error::AdminError;
-use lockkeeper_jobs::{JobsAdmin, RunRecord};
+use lockkeeper_jobs::{JobsAdmin, Pause, RunRecord};
 use lockkeeper_session::text::{excerpt, spell};
 use serde::Serialize;
 
@@ -16,7 +16,7 @@ use crate::colour::Severity;
 use crate::evidence;
 use crate::exit::Failure;
 use crate::inquiry::inquire_of;
-use crate::jobsview;
+use crate::jobsview::{self, JobView};
 use crate::output::{self, Printer};
 use crate::presence::{GONE, HERE};
 use crate::screen::{self, INDENT, Size};
@@ -85,6 +85,9 @@ struct Shown<'a> {
     /// The last run of the job with this lock.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<&'a RunRecord>,
+    /// The pause of that job, if it is paused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pause: Option<&'a Pause>,
 }
 
 /// Shows a lock; returns the exit status.
@@ -109,13 +112,16 @@ async fn show(args: ShowArgs, printer: &Printer) -> Result<u8, Failure> {
     })
     .await?;
     let last = job.as_ref().and_then(jobsview::ended);
+    let time = ServerTime::of(lock.as_slice());
+    let pause = job.as_ref().and_then(|job| JobView::at(job, &time).pause());
     if printer.is_json() {
         let free = LockInfo::unused(path.as_str());
-        output::answer(&settings.place, &Shown { lock: lock.as_ref().unwrap_or(&free), last_run: last })?;
+        output::answer(&settings.place, &Shown { lock: lock.as_ref().unwrap_or(&free), last_run: last, pause })?;
     } else {
         printer.scope(&settings.place);
-        ServerTime::of(lock.as_slice()).note.iter().for_each(|note| printer.note(note));
+        time.note.iter().for_each(|note| printer.note(note));
         let last = last.map_or_else(String::new, |run| format!("  last run {}\n", jobsview::outcome(run)));
+        let last = last + &pause.map_or_else(String::new, |pause| format!("  {}\n", jobsview::paused(pause)));
         let Some(lock) = lock else {
             output::lines(&format!("{}\n  free\n{last}", plain(path.as_str())), INDENT)?;
             return Ok(0);

@@ -9,7 +9,7 @@ use lockkeeper::admin::{Broken, ContenderInfo, LockInfo, SessionId};
 use lockkeeper::error::AdminError;
 use lockkeeper::{Error, Lockkeeper};
 use lockkeeper_history::{Entry, Habits, History, LockUse};
-use lockkeeper_jobs::{JobState, JobStatus, JobsAdmin};
+use lockkeeper_jobs::{JobState, JobsAdmin};
 use lockkeeper_observe::deadlock::{Certainty, confirmed};
 use lockkeeper_observe::servers::{self, SessionConnection, SessionConnections, Silence};
 use lockkeeper_session::text::excerpt;
@@ -168,7 +168,7 @@ async fn why(args: WhyArgs, printer: &Printer) -> Result<u8, Failure> {
                 deadlock: evidence.deadlocks.first().map(|deadlock| deadlock.certainty),
                 at_work: evidence.at_work.as_ref(),
                 sessions: evidence.connections.found.iter().map(SessionView::of).collect(),
-                job: job.as_ref().map(|job| of_job(job, &time)),
+                job: job.as_ref().map(|job| JobView::at(job, &time)),
             },
         )?;
     } else {
@@ -176,7 +176,7 @@ async fn why(args: WhyArgs, printer: &Printer) -> Result<u8, Failure> {
         time.note.iter().for_each(|note| printer.note(note));
         let used_as = lock.as_ref().and_then(LockUse::of);
         let commands = LockCommands::new(&args.name, path.as_str(), used_as, job.as_ref());
-        let job = job.as_ref().map(|job| of_job(job, &time));
+        let job = job.as_ref().map(|job| JobView::at(job, &time));
         let known = Known { broken: &broken, entries: &entries, job: job.as_ref(), place: &settings.place };
         output::styled(&match &lock {
             Some(lock) => text(lock, known, commands, (&time, &evidence), (args.all, args.mine), printer),
@@ -196,13 +196,6 @@ struct Known<'a> {
     entries: &'a [Entry],
     job: Option<&'a JobView<'a>>,
     place: &'a Place,
-}
-
-/// A job at the servers' time, or at this machine's if that is not known.
-fn of_job<'a>(job: &'a JobStatus, time: &ServerTime) -> JobView<'a> {
-    let now = time.now.unwrap_or_else(SystemTime::now);
-    let ms = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis();
-    JobView::of(job, i64::try_from(ms).unwrap_or(i64::MAX), None)
 }
 
 /// The text about a lock that nobody holds or waits for: where that is so, and what happened last.
@@ -241,7 +234,9 @@ fn job_line(view: &JobView<'_>) -> String {
 fn job_actions(job: Option<&JobView<'_>>, commands: LockCommands<'_>) -> Vec<Action> {
     let Some(view) = job else { return Vec::new() };
     let mut actions = vec![("see its runs", commands.of_job(&[]).with(["--history"]))];
-    if view.job.state == JobState::Kept {
+    if view.paused {
+        actions.push(("end its pause", commands.of_job(&["resume"])));
+    } else if view.job.state == JobState::Kept {
         actions.push(("run the slot again", commands.of_job(&["resolve"]).with(["--again"])));
         actions.push(("or count it as done", commands.of_job(&["resolve"]).with(["--accept"])));
     } else {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
 
-use jiff::civil::{Date, DateTime, Time};
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp, Zoned};
+use jiff::{Timestamp, Zoned};
 use lockkeeper::Error;
 use lockkeeper::admin::{ContenderInfo, ContenderJson, Grant, LockInfo};
 use lockkeeper::error::AdminError;
@@ -25,6 +25,7 @@ use crate::pastview::{self, EntryView, clock};
 use crate::screen::{INDENT, wrapped_for_stdout};
 use crate::settings::{Settings, lock_path};
 use crate::text::plain;
+use crate::typedtime::{self, Nearest};
 
 /// What happened this long before or after the moment belongs to it.
 const AROUND: Duration = Duration::from_secs(5 * 60);
@@ -82,25 +83,8 @@ fn used_as(entries: &[Entry], lock: Option<&LockInfo>) -> Option<LockUse> {
 
 /// Returns the moment that a person means: a time of day is the last one before now.
 fn moment(text: &str, now: &Zoned) -> Result<SystemTime, Failure> {
-    let zone = now.time_zone();
     let text = text.trim();
-    let at = if let Ok(at) = text.parse::<Timestamp>() {
-        Some(at)
-    } else if let Ok(time) = text.parse::<Time>() {
-        // `Time` also reads the time of a date.
-        let typed = text.parse::<DateTime>().ok().map(|at| at.date());
-        let date = typed.unwrap_or_else(|| now.date());
-        let zoned = |date: Date| date.to_datetime(time).to_zoned(zone.clone());
-        match zoned(date) {
-            Ok(at) if at > *now && typed.is_none() => {
-                date.checked_sub(Span::new().days(1)).ok().and_then(|before| zoned(before).ok())
-            }
-            at => at.ok(),
-        }
-        .map(|at| at.timestamp())
-    } else {
-        None
-    };
+    let at = typedtime::moment(text, now, Nearest::Before);
     let failure = |problem: &str| {
         Failure::new(Code::Usage, format!("{text:?} {problem}"))
             .hint("write a time of day, as 02:13, or a date and a time, as '2026-11-24 02:13'")
@@ -383,7 +367,10 @@ fn run_at(job: &JobStatus, at: SystemTime) -> String {
     };
     match job.runs.iter().rev().find(covers) {
         Some(run) => format!("job       slot {}: {}\n", plain(&run.slot.name), plain(&jobsview::outcome(run))),
-        None => "job       no run of this time is recorded\n".to_owned(),
+        None => match job.left_out.iter().rev().find(|left| (left.at_ms - at).abs() <= around) {
+            Some(left) => format!("job       slot {}: {}\n", plain(&left.slot.name), plain(&jobsview::left_out(left))),
+            None => "job       no run of this time is recorded\n".to_owned(),
+        },
     }
 }
 

@@ -17,6 +17,7 @@ use lockkeeper_session::ensemble::{
 
 use super::Attempt;
 use crate::contender::ContenderInfo;
+use crate::hold::WriteAgain;
 
 /// A finished operation: the event for the contender, and what only the driver needs of it.
 pub(super) struct Finished {
@@ -127,8 +128,8 @@ pub(super) struct CommandRunner<'a> {
     pub(super) id: AttemptId,
     /// When the lock was granted, in milliseconds since 1970 by the servers' clock.
     pub(super) granted_ms: Option<u64>,
-    /// The caller's write in the transaction of its release.
-    pub(super) at_release: Option<&'a TxnStep>,
+    /// The caller's write in the transaction of its release, and what replaces it.
+    pub(super) at_release: Option<(&'a TxnStep, WriteAgain)>,
     /// The note about the hold that the command ends.
     pub(super) note: Vec<TxnStep>,
 }
@@ -280,10 +281,10 @@ impl CommandRunner<'_> {
             }
             Command::Delete { name, version, holder_marker, write } => {
                 let write = write.and_then(|write| match write {
-                    ReleaseWrite::Callers => self.at_release.cloned(),
+                    ReleaseWrite::Callers => self.at_release.map(|(step, again)| (step.clone(), Some(again))),
                     ReleaseWrite::Record(record, version) => {
                         let (path, data) = (self.path().to_owned(), record.to_bytes());
-                        Some(TxnStep::Write { path, data, version: Some(version) })
+                        Some((TxnStep::Write { path, data, version: Some(version) }, None))
                     }
                 });
                 let own = TxnStep::Delete { path: self.child(&name), version };
@@ -453,13 +454,13 @@ async fn has_contender_beside(
 fn delete(
     ensemble: Arc<dyn Ensemble>,
     deletes: Vec<TxnStep>,
-    write: Option<TxnStep>,
+    write: Option<(TxnStep, Option<WriteAgain>)>,
     note: Vec<TxnStep>,
 ) -> BoxFuture<'static, Finished> {
     if let ([TxnStep::Delete { path, version }], None, []) = (&deletes[..], &write, &note[..]) {
         return ensemble.delete(path, *version).map(|deleted| Finished::new(deleted, Event::Deleted)).boxed();
     }
-    let steps: Vec<_> = deletes.iter().chain(&write).chain(&note).cloned().collect();
+    let steps: Vec<_> = deletes.iter().chain(write.iter().map(|(step, _)| step)).chain(&note).cloned().collect();
     let (noted, note_at) = (!note.is_empty(), deletes.len() + usize::from(write.is_some()));
     let done = ensemble.transact(steps);
     async move {
@@ -473,7 +474,16 @@ fn delete(
             }
             Err(undone) => match undone.step {
                 Some(at) if at >= note_at => delete(ensemble, deletes, write, Vec::new()).await,
-                Some(at) if at >= deletes.len() => delete(ensemble, deletes, None, note).await,
+                Some(at) if at >= deletes.len() => {
+                    let again = match write {
+                        Some((step, Some(again))) if undone.fault == OpError::BadVersion => {
+                            let seen = ensemble.read(step.path()).await;
+                            seen.ok().and_then(|seen| again(&seen, &step)).map(|step| (step, None))
+                        }
+                        _ => None,
+                    };
+                    delete(ensemble, deletes, again, note).await
+                }
                 None if matches!(undone.fault, OpError::Refused(_)) && (write.is_some() || noted) => {
                     delete(ensemble, deletes, None, Vec::new()).await
                 }
