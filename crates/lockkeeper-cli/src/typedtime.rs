@@ -34,3 +34,25 @@ pub(crate) fn moment(text: &str, now: &Zoned, nearest: Nearest) -> Option<Timest
     }
     .map(|at| at.timestamp())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_of_day_is_the_nearest_one_on_its_side_of_now() {
+        let now: Zoned = "2026-10-24T10:00:00[Europe/Berlin]".parse().unwrap();
+        let means = |text: &str, nearest| moment(text, &now, nearest).map(|at| at.to_string());
+        for (text, before, after) in [
+            ("06:00", "2026-10-24T04:00:00Z", "2026-10-25T05:00:00Z"),
+            ("10:00", "2026-10-24T08:00:00Z", "2026-10-25T09:00:00Z"),
+            ("10:00:01", "2026-10-23T08:00:01Z", "2026-10-24T08:00:01Z"),
+            ("2026-10-25 06:00", "2026-10-25T05:00:00Z", "2026-10-25T05:00:00Z"),
+            ("2026-10-20T06:00:00Z", "2026-10-20T06:00:00Z", "2026-10-20T06:00:00Z"),
+        ] {
+            assert_eq!(means(text, Nearest::Before).as_deref(), Some(before), "{text}");
+            assert_eq!(means(text, Nearest::After).as_deref(), Some(after), "{text}");
+        }
+        assert_eq!((means("noon", Nearest::After), means("25:00", Nearest::After)), (None, None));
+    }
+}

@@ -155,6 +155,35 @@ fn a_slot_that_begins_while_another_one_runs_is_run_by_who_asks_in_it() {
     assert!(runs[0]["end_ms"].as_i64() > runs[0]["slot"]["end_ms"].as_i64(), "{runs:?}");
 }
 
+/// The day that is left out is over, and that of the end of the pause is not.
+#[test]
+fn a_day_that_was_left_out_is_not_caught_up_and_the_job_is_late_a_day_after_the_pause() {
+    let clock = Clock::start("2026-11-21T10:00:00Z");
+    let nightly = ["nightly", "--once-per", "day", "--catch-up", "5"];
+    let pause = |until| {
+        let output = clock.home.output(&["jobs", "pause", "nightly", "--until", until, "--reason", "x"]);
+        assert!(output.status.success(), "{output:?}");
+    };
+    let check = |late: &[&str]| clock.home.output(&[&["jobs", "nightly", "--check"], late].concat()).status.code();
+    clock.run_at(&["2026-11-21T10:10:00Z"], &nightly);
+    clock.turn("2026-11-22T02:00:00Z");
+    pause("30h");
+    clock.run_at(&["2026-11-22T02:13:00Z", "2026-11-23T02:13:00Z", "2026-11-23T08:10:00Z"], &nightly);
+    assert_eq!(clock.ran(), ["2026-11-21", "2026-11-23"]);
+    let output = clock.home.output(&["jobs", "nightly", "--json"]);
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> =
+        seen["jobs"][0]["left_out"].as_array().unwrap().iter().map(|left| &left["slot"]["name"]).collect();
+    assert_eq!(names, ["2026-11-22", "2026-11-23"]);
+    assert_eq!(clock.runs("nightly")[1]["missed_before"], Value::Null);
+    clock.turn("2026-11-24T10:00:00Z");
+    pause("9d");
+    clock.turn("2026-12-03T10:10:00Z");
+    assert_eq!((check(&[]), check(&["--late", "26h"])), (Some(0), Some(0)));
+    clock.turn("2026-12-04T12:10:00Z");
+    assert_eq!((check(&[]), check(&["--late", "26h"])), (Some(1), Some(1)));
+}
+
 /// A run of a year ahead silences nothing: `jobs` calls the job late, and the next machine runs it and says why.
 #[test]
 fn a_run_under_a_clock_that_was_a_year_ahead_is_reported_and_does_not_count() {

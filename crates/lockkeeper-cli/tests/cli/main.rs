@@ -31,6 +31,7 @@ mod jobs;
 mod jobs_clock;
 mod jobs_idle;
 mod jobs_killed;
+mod jobs_paused;
 #[cfg(deep)]
 mod jobs_pictures;
 #[cfg(all(feature = "kafka", deep))]
