@@ -122,6 +122,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 8, "interop: databases", "xtask interop postgres"),
     (0, 'a', 5, "interop: browser", "xtask interop page"),
     (0, 'a', 5, "interop: shells", "xtask interop shells"),
+    (0, 'a', 5, "interop: pipelines", "xtask interop pipeline"),
     (0, 'a', 15, "suites: Apache beside ours", "xtask peers apache"),
     (0, 'a', 5, "suites: ZooKeeper's command line", "xtask peers zkcli"),
     (0, 'a', 15, "suites: Kazoo", "xtask peers kazoo"),

@@ -47,6 +47,8 @@ enum With {
     Python,
     /// The web page of `lockkeeper observe` in Chromium
     Page,
+    /// The action for GitHub that holds a lock over several steps, in Node, and the tasks for Ansible; needs Node and Python 3 with venv
+    Pipeline,
     /// Completion in bash, zsh and fish
     Shells,
     /// Locks over TLS, on the embedded server and on Apache's; needs Java
@@ -91,6 +93,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         With::Page => {
             tools::debian(sh, "chromium", "chromium")?;
             Tests { package: "lockkeeper-observe", target: "it", features: "" }.run(sh, &or("browser"), [])
+        }
+        With::Pipeline => {
+            tools::debian(sh, "node", "nodejs")?;
+            let ansible = tools::python(sh, &["ansible-core"])?.join("ansible-playbook");
+            let tests = Tests { package: "lockkeeper-cli", target: "cli", features: "" };
+            tests.run(sh, &or("over_steps"), [("LOCKKEEPER_INTEROP_ANSIBLE", ansible.into())])
         }
         With::Shells => {
             // The chores need bash anyway.

@@ -394,7 +394,7 @@ mod over_steps {
     #[test]
     fn a_playbook_acquires_a_lock_and_releases_it_also_after_a_failure() {
         let Some(ansible) = std::env::var_os("LOCKKEEPER_INTEROP_ANSIBLE") else {
-            eprintln!("Ansible is missing: cargo xtask interop ansible installs it");
+            eprintln!("Ansible is missing: cargo xtask interop pipeline installs it");
             return;
         };
         let runner = Runner::new();

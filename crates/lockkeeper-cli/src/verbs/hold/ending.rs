@@ -16,6 +16,9 @@ use crate::watchdog::{self, Watchdog};
 /// Pause between two checks of a group, whose processes are not our children.
 const SURVIVORS: Duration = Duration::from_millis(10);
 
+/// How long a group that got SIGKILL has until it is gone. A process in the kernel, as on a disk that hangs, goes on no step of its own.
+const DYING: Duration = Duration::from_secs(1);
+
 /// A process group that ends in time before the next holder of the locks can begin, as the command of `run` does.
 pub(crate) struct EndWith {
     group: Pid,
@@ -95,11 +98,11 @@ impl EndWith {
     pub(super) async fn outlast(&mut self) {
         let Some((supervision, _)) = &self.guarded else { return };
         if let Some(kill) = supervision.kill_at() {
-            let mut group = Group::of(self.group);
-            while group.is_alive() {
-                if watchdog::now() >= kill {
+            let (mut group, mut is_killed) = (Group::of(self.group), false);
+            while group.is_alive() && watchdog::now() < kill + DYING {
+                if watchdog::now() >= kill && !is_killed {
                     _ = kill_process_group(self.group, Signal::KILL);
-                    break;
+                    is_killed = true;
                 }
                 sleep(SURVIVORS).await;
             }
