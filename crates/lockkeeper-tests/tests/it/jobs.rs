@@ -5,8 +5,8 @@ use std::time::Duration;
 use lockkeeper::Lockkeeper;
 use lockkeeper::error::{Error, ErrorKind};
 use lockkeeper_jobs::{
-    Claim, EndKind, Job, JobError, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule, Run,
-    RunEnd, RunRecord, Schedule, Skipped, Slot,
+    Claim, EndKind, Job, JobError, JobLog, JobState, JobStatus, JobsAdmin, NoRerun, NotRecorded, Ran, Resolve, Rule,
+    Run, RunEnd, RunRecord, Schedule, Skipped, Slot,
 };
 use lockkeeper_server::Server as EmbeddedServer;
 use lockkeeper_testkit::proxy::{Cut, Hold, OpCode, Proxy, What};
@@ -258,7 +258,18 @@ async fn a_late_end_leaves_the_run_of_the_next_host_as_it_is(world: &World) {
 async fn an_end_replaces_no_records_that_someone_has_changed(world: &World) {
     let keeper = world.keeper().await;
     let run = claimed(&build(world, &keeper, "1")).await;
+    let admin = JobsAdmin::new(&keeper);
+    // A pause leaves the run open, so its end is recorded behind the pause.
+    let paused = admin.pause(world.lock(), "a move", None).await.unwrap();
+    run.finish(RunEnd::succeeded()).await.recorded.unwrap();
+    let status = admin.job(world.lock()).await.unwrap().unwrap();
+    assert_eq!((status.state, status.pause), (JobState::Ok, Some(paused)));
+    admin.resume(world.lock()).await.unwrap();
+    let run = claimed(&build(world, &keeper, "2")).await;
     let (data, stat) = world.observer.get_data(&log_node(world)).await.unwrap();
+    let mut log = JobLog::read(&data, stat.mtime).unwrap().unwrap();
+    assert!(log.close_crashed());
+    let data = log.to_bytes();
     world.observer.set_data(&log_node(world), &data, None).await.unwrap();
     let finished = run.finish(RunEnd::succeeded()).await;
     assert!(matches!(finished.recorded, Err(NotRecorded::Crashed)) && finished.loss.is_none(), "{finished:?}");
