@@ -19,7 +19,6 @@ use lockkeeper_hold::HeldLock;
 use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
-use tokio::time::sleep;
 
 use self::attended::Attended;
 use self::pause::Pauses;
@@ -35,10 +34,6 @@ use crate::supervision::{Cleanup, Deadline};
 use crate::terminal::Terminal;
 use crate::verbs::run::args::{OnRevoke, OnSuspect};
 use crate::watchdog::{self, Reaped, Watchdog};
-
-/// Pause between two checks of a group whose first process has ended. The other processes are not our children, so no
-/// signal reports their end.
-const SURVIVORS: Duration = Duration::from_millis(10);
 
 /// Time limit for printing a line before a signal is sent, so that a reader sees the line before the command's
 /// reaction.
@@ -207,13 +202,8 @@ impl Supervised {
 
     /// Waits for the other processes of the group, and kills those that are left at the deadline.
     async fn outlast(&self, deadline: Duration) {
-        let mut group = Group::of(self.pid);
-        while group.is_alive() {
-            if watchdog::now() >= deadline {
-                self.signal(Signal::KILL);
-                return;
-            }
-            sleep(SURVIVORS).await;
+        if !Group::of(self.pid).ends_by(deadline).await {
+            self.signal(Signal::KILL);
         }
     }
 

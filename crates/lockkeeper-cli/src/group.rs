@@ -4,8 +4,15 @@
 //! many containers process 1 reaps nothing: a group that has ended would look alive forever. So where `/proc` shows the
 //! members, their states decide.
 
+use std::time::Duration;
+
+use lockkeeper_hold::now;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process_group};
+use tokio::time::sleep;
+
+/// Pause between two checks of a group. Its processes are not our children, so no signal reports their end.
+const SURVIVORS: Duration = Duration::from_millis(10);
 
 /// A process group under observation.
 #[derive(Debug)]
@@ -24,6 +31,18 @@ impl Group {
             #[cfg(target_os = "linux")]
             running: Vec::new(),
         }
+    }
+
+    /// Waits until no member runs any more, or until this instant of [`now`]. Returns whether none does. Dropping the future leaves
+    /// the group as it is.
+    pub(crate) async fn ends_by(&mut self, deadline: Duration) -> bool {
+        while self.is_alive() {
+            if now() >= deadline {
+                return false;
+            }
+            sleep(SURVIVORS).await;
+        }
+        true
     }
 
     /// Whether a member still runs.

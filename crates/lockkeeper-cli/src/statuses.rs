@@ -62,13 +62,20 @@ pub(crate) struct Statuses(pub &'static [Status]);
 
 impl clap::builder::CommandExt for Statuses {}
 
+/// The row of most verbs for a failure that is nobody's mistake.
+pub(crate) const INTERNAL: Status =
+    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", "");
+
+/// The row of most verbs for what the servers do not allow.
+pub(crate) const REFUSED: Status = (Code::Refused, "the server refused", "");
+
 /// The exit statuses of a verb that names none.
 pub(crate) const USUAL: &[Status] = &[
     (Code::Done, "done", ""),
     (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
     (Code::Unreachable, "no server was reachable", ""),
-    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
-    (Code::Refused, "the server refused", ""),
+    INTERNAL,
+    REFUSED,
 ];
 
 /// Returns the exit statuses of a verb; none if it has the usual ones.

@@ -35,15 +35,8 @@ use crate::supervision::{Action, Deadline, Order, Rules, Told};
 /// The argument that starts this part of the program.
 pub(crate) const WORD: &str = "__watch";
 
-/// Returns the time by the clock of deadlines, which is the same in all processes and runs while the machine sleeps.
-pub(crate) fn now() -> Duration {
-    #[cfg(target_os = "linux")]
-    let clock = rustix::time::ClockId::Boottime;
-    #[cfg(not(target_os = "linux"))]
-    let clock = rustix::time::ClockId::Monotonic;
-    let time = rustix::time::clock_gettime(clock);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
-}
+/// The clock of deadlines, which is the same in all processes and runs while the machine sleeps.
+pub(crate) use lockkeeper_hold::now;
 
 /// Lockkeeper's end of the pipe. The drop closes it, which ends the watchdog and the group, if there is one.
 #[derive(Debug)]

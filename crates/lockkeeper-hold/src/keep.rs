@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use futures_util::future::{FutureExt, select_all};
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use lockkeeper::error::VerifyError;
 use lockkeeper::guard::HoldState;
@@ -14,6 +13,7 @@ use crate::clients::{Clients, Said};
 use crate::clock::now;
 use crate::conversation::{Bound, ClientId, Conversation, Happened, Step};
 use crate::protocol::{Event, HeldLock};
+use crate::requests::{asked, wanted};
 
 /// The queue ahead of a wait.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,7 +220,7 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
     async fn until_over(&mut self, locks: &mut impl Locks, guard: &MultiGuard) -> Next {
         let mut checks = FuturesUnordered::new();
         let mut requests: HashMap<&str, Revocation> = HashMap::new();
-        let (mut state, mut wanted) = (HoldState::Held, false);
+        let (mut state, mut is_wanted) = (HoldState::Held, false);
         // Created before the trust is read, so that no heartbeat is missed.
         let mut renewed = pin!(guard.renewed());
         loop {
@@ -238,13 +238,13 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
                     locks.trusted(guard);
                     Happened::Renewed { valid_until: valid_until(guard) }
                 }
-                (path, request) = asked(guard, &requests) => {
-                    requests.insert(path, request.clone());
-                    Happened::Asked { path: path.to_owned(), request }
+                (holding, request) = asked(guard.holdings(), &requests) => {
+                    requests.insert(holding.path(), request.clone());
+                    Happened::Asked { path: holding.path().to_owned(), request }
                 }
-                () = contended(guard, wanted) => {
-                    wanted = !wanted;
-                    if !wanted {
+                now = wanted(guard.holdings(), is_wanted) => {
+                    is_wanted = now;
+                    if !is_wanted {
                         continue;
                     }
                     Happened::Wanted
@@ -274,31 +274,6 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
 fn valid_until(guard: &MultiGuard) -> Duration {
     let now = now();
     now + guard.valid_for()
-}
-
-/// Waits for a request to release one of the locks that was not told. Dropping the future leaves nothing behind.
-async fn asked<'a>(guard: &'a MultiGuard, told: &HashMap<&'a str, Revocation>) -> (&'a str, Revocation) {
-    let requests = guard.holdings().iter().map(|holding| {
-        let told = told.get(holding.path());
-        async move {
-            let request = match told {
-                Some(told) => holding.revocation_after(told).await,
-                None => holding.revocation().await,
-            };
-            (holding.path(), request)
-        }
-        .boxed()
-    });
-    select_all(requests).await.0
-}
-
-/// Waits until a contender of an earlier class waits, or until none does any more. Dropping the future leaves nothing behind.
-async fn contended(guard: &MultiGuard, is_told: bool) {
-    match guard.holdings() {
-        [holding] if is_told => holding.yield_withdrawn().await,
-        [holding] => holding.yield_requested().await,
-        _ => std::future::pending().await,
-    }
 }
 
 /// Cuts a reason to what the node of a lock has room for.

@@ -6,6 +6,7 @@ mod conversation;
 mod keep;
 mod protocol;
 mod remote;
+mod requests;
 
 pub use self::clients::Clients;
 pub use self::clock::now;
@@ -13,3 +14,4 @@ pub use self::conversation::{Bound, ClientId};
 pub use self::keep::{Ahead, LastEvent, Locks, keep};
 pub use self::protocol::{BadLine, Event, HeldLock, MAX_LINE, PROTOCOL, Word, parse};
 pub use self::remote::{Remote, Seen};
+pub use self::requests::{asked, wanted};

@@ -1,13 +1,15 @@
 //! The time under the locks: what happens to a running command and to its locks, until the command has ended.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, select_all};
+use futures_util::future::BoxFuture;
 use lockkeeper::admin::LockInfo;
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Holding, Lockkeeper, Loss, Revocation};
 use lockkeeper_helix::Preemption;
+use lockkeeper_hold::{asked, wanted};
 use lockkeeper_session::text::spell;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, waitpid};
@@ -42,7 +44,7 @@ pub(super) struct Attended<'a> {
     pub(super) printer: Printer,
     pub(super) supervision: Supervision,
     /// The last request of each lock that the command got a signal for.
-    reported: Vec<(&'a str, Revocation)>,
+    reported: HashMap<&'a str, Revocation>,
     why_it_ends: Option<String>,
     /// That this process was paused until its holds had almost ended.
     pub(super) paused: Option<String>,
@@ -86,7 +88,7 @@ impl<'a> Attended<'a> {
             supervision: Supervision::new(watchdog::now(), terms.grace, terms.max_run),
             terms,
             printer,
-            reported: Vec::new(),
+            reported: HashMap::new(),
             why_it_ends: None,
             paused: None,
             breaks: None,
@@ -111,8 +113,8 @@ impl<'a> Attended<'a> {
                 biased;
                 why = &mut lost, if !is_lost => Wake::Lost(why),
                 state = &mut nearly, if !self.supervision.is_ending() => Wake::Unreliable(state),
-                (holding, request) = asked(guard, &self.reported), if !is_lost => Wake::Asked(holding, request),
-                wanted = wanted(guard, self.makes_way), if self.terms.on_yield.is_some() && !is_lost => Wake::Wanted(wanted),
+                (holding, request) = asked(guard.holdings(), &self.reported), if !is_lost => Wake::Asked(holding, request),
+                wanted = wanted(guard.holdings(), self.makes_way), if self.terms.on_yield.is_some() && !is_lost => Wake::Wanted(wanted),
                 change = change(&mut self.command.changed, self.command.pid, self.command.watchdog.as_ref()) => Wake::Changed(change?),
                 // After the end of the command: what ended in time has not run for too long.
                 () = sleep(due.unwrap_or_default().saturating_sub(watchdog::now())), if due.is_some() => Wake::Due,
@@ -205,13 +207,12 @@ impl<'a> Attended<'a> {
 
     fn asked(&mut self, holding: &'a Holding, request: Revocation) {
         let signal = self.terms.on_revoke.signal();
-        let again = self.reported.iter().any(|(path, _)| *path == holding.path());
+        let again = self.reported.contains_key(holding.path());
         self.printer.asked(holding.path(), &request, signal.map(|(_, name)| name), again);
         match signal {
             Some((signal, _)) => {
                 self.why_it_ends = Some(text::revocation(&request));
-                self.reported.retain(|(path, _)| *path != holding.path());
-                self.reported.push((holding.path(), request));
+                self.reported.insert(holding.path(), request);
                 let event = Event::Asked { signal, again, preemption: self.terms.cleanup() };
                 let action = self.supervision.handle(event, watchdog::now());
                 streams::STDERR.flush(IN_ORDER);
@@ -361,45 +362,6 @@ pub(super) fn reason(guard: Held<'_>, state: HoldState) -> &'static str {
         _ if leased => "its lease ends",
         _ => "no server answers",
     }
-}
-
-/// Returns the next revoke request that differs from the last one reported for its lock. Dropping the future loses no
-/// request.
-async fn asked<'a>(guard: Held<'a>, reported: &[(&str, Revocation)]) -> (&'a Holding, Revocation) {
-    if guard.holdings().is_empty() {
-        return std::future::pending().await;
-    }
-    let requests = guard.holdings().iter().map(|holding| {
-        let last = reported.iter().find(|(path, _)| *path == holding.path()).map(|(_, request)| request);
-        async move {
-            let request = match last {
-                Some(last) => holding.revocation_after(last).await,
-                None => holding.revocation().await,
-            };
-            (holding, request)
-        }
-        .boxed()
-    });
-    select_all(requests).await.0
-}
-
-/// Resolves when a contender of an earlier class waits for one of the locks or, if that is `known`, when none does any more.
-async fn wanted(guard: Held<'_>, known: bool) -> bool {
-    let changes = guard.holdings().iter().map(|holding| {
-        async move {
-            match known {
-                true => holding.yield_withdrawn().await,
-                false => holding.yield_requested().await,
-            }
-        }
-        .boxed()
-    });
-    let changes: Vec<_> = changes.collect();
-    if changes.is_empty() {
-        return std::future::pending().await;
-    }
-    select_all(changes).await;
-    !known
 }
 
 /// Resolves when no other contender wants the leased lock. Dropping the future loses nothing.

@@ -7,10 +7,10 @@ use clap::FromArgMatches;
 
 use crate::args::common::Common;
 use crate::args::values::{Completes, positive_duration};
-use crate::statuses::{Code, Status, Statuses, help};
+use crate::statuses::{Code, INTERNAL, REFUSED, Status, Statuses, help};
 use crate::verb::Sets;
-use crate::verbs::hold::args::{STATUSES as OF_HOLD, take_names};
-use crate::verbs::run::args::{KindArgs, LockArgs, RunArgs, parse_run};
+use crate::verbs::hold::args::{UNREACHABLE, take_names};
+use crate::verbs::run::args::{KindArgs, LockArgs, NOT_ACQUIRED, RunArgs};
 use crate::verbs::run::lease::LeaseArgs;
 
 /// The exit statuses of `lockkeeper acquire`.
@@ -21,10 +21,10 @@ pub(crate) const STATUSES: &[Status] = &[
         "the command line or a setting is wrong; nothing was done",
         "also if the process of --while has ended, and if the lock is in use in another way",
     ),
-    OF_HOLD[2],
-    OF_HOLD[3],
-    OF_HOLD[4],
-    OF_HOLD[6],
+    UNREACHABLE,
+    INTERNAL,
+    NOT_ACQUIRED,
+    REFUSED,
 ];
 
 /// What it sets with --shell.
@@ -100,8 +100,7 @@ impl AcquireArgs {
 
     /// Returns the same request as one of `run`, without a command.
     pub(super) fn request(&self) -> RunArgs {
-        let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
         let AcquireArgs { names, lock, common, kind, leased, .. } = self.clone();
-        RunArgs { names, lock, common, kind, leased, command: Vec::new(), ..run }
+        RunArgs::without_command((names, lock), (common, kind, leased))
     }
 }

@@ -7,9 +7,13 @@ use crate::advice::Suggested;
 use crate::args::common::Common;
 use crate::args::values::{Completes, duration};
 use crate::exit::Failure;
-use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
-use crate::verbs::run::args::{JobSignal, KindArgs, LockArgs, RunArgs, parse_run};
+use crate::statuses::{Code, EXIT_STATUS, INTERNAL, REFUSED, Status, Statuses, lines};
+use crate::verbs::run::args::{JobSignal, KindArgs, LockArgs, NOT_ACQUIRED, RunArgs};
 use crate::verbs::run::lease::LeaseArgs;
+
+/// The row of `hold` and `acquire`.
+pub(crate) const UNREACHABLE: Status =
+    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", "");
 
 /// The exit statuses of `lockkeeper hold`.
 pub(crate) const STATUSES: &[Status] = &[
@@ -20,15 +24,11 @@ pub(crate) const STATUSES: &[Status] = &[
         "also if the lock is in use in another way (another kind, another number of permits, another node format), and if the chroot \
          does not exist",
     ),
-    (Code::Unreachable, "no server was reachable, or none answered by the end of the wait", ""),
-    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
-    (
-        Code::NotAcquired,
-        "not acquired: taken (--try), --wait is over, or the wait was cancelled",
-        "`revoke --node` cancels a wait, and so does deleting the waiting node",
-    ),
+    UNREACHABLE,
+    INTERNAL,
+    NOT_ACQUIRED,
     (Code::Lost, "the lock was lost", ""),
-    (Code::Refused, "the server refused", ""),
+    REFUSED,
 ];
 
 /// Each paragraph is one line, which the parser wraps to the terminal's width. Indented lines fit into 80 columns.
@@ -115,18 +115,16 @@ pub(crate) fn take_names(verb: &str, names: &mut Vec<String>, behind: &mut Vec<O
     if behind.is_empty() {
         return Ok(());
     }
-    let command = behind;
-    let run = Suggested::new(["run"]).with(names.iter()).running(command);
+    let run = Suggested::new(["run"]).with(names.iter()).running(behind);
     Err(Failure::new(Code::Usage, format!("{verb} runs no command")).advise("run it under the lock", run))
 }
 
 impl HoldArgs {
     /// Returns the same request as one of `run`, without a command.
     pub(super) fn request(&self) -> RunArgs {
-        let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
         // Which signal is of no interest: there is no command.
         let yields = self.yields.then_some(JobSignal::Term);
         let HoldArgs { names, lock, min_hold, grace, common, kind, leased, .. } = self.clone();
-        RunArgs { names, lock, yields, min_hold, grace, common, kind, leased, command: Vec::new(), ..run }
+        RunArgs { yields, min_hold, grace, ..RunArgs::without_command((names, lock), (common, kind, leased)) }
     }
 }

@@ -4,17 +4,13 @@ use std::time::Duration;
 
 use lockkeeper::{Loss, MultiGuard};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group, setpgid};
-use tokio::time::sleep;
+use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group, setpgid, test_kill_process_group};
 
 use crate::exit::{Code, Failure};
 use crate::group::Group;
 use crate::output::Printer;
 use crate::supervision::{Event, Supervision};
 use crate::watchdog::{self, Watchdog};
-
-/// Pause between two checks of a group, whose processes are not our children.
-const SURVIVORS: Duration = Duration::from_millis(10);
 
 /// How long a group that got SIGKILL has until it is gone. A process in the kernel, as on a disk that hangs, goes on no step of its own.
 const DYING: Duration = Duration::from_secs(1);
@@ -38,10 +34,7 @@ impl EndWith {
             Errno::SRCH => wrong("no such process runs"),
             error => wrong(&error.to_string()),
         })?;
-        match rustix::process::test_kill_process_group(group) {
-            Ok(()) => {}
-            Err(_) => return Err(wrong("this user may not end it")),
-        }
+        test_kill_process_group(group).map_err(|_| wrong("this user may not end it"))?;
         if group == getpgrp() {
             // The release comes after the end of the group.
             setpgid(None, None).map_err(|error| Failure::system("cannot leave the process group", error))?;
@@ -98,13 +91,10 @@ impl EndWith {
     pub(super) async fn outlast(&mut self) {
         let Some((supervision, _)) = &self.guarded else { return };
         if let Some(kill) = supervision.kill_at() {
-            let (mut group, mut is_killed) = (Group::of(self.group), false);
-            while group.is_alive() && watchdog::now() < kill + DYING {
-                if watchdog::now() >= kill && !is_killed {
-                    _ = kill_process_group(self.group, Signal::KILL);
-                    is_killed = true;
-                }
-                sleep(SURVIVORS).await;
+            let mut group = Group::of(self.group);
+            if !group.ends_by(kill).await {
+                _ = kill_process_group(self.group, Signal::KILL);
+                group.ends_by(kill + DYING).await;
             }
         }
         if let Some((_, watchdog)) = self.guarded.take() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::args::common::Common;
 use crate::args::values::{Completes, duration};
-use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
+use crate::statuses::{Code, EXIT_STATUS, INTERNAL, REFUSED, Status, Statuses, lines};
 use crate::verb::Sets;
 use crate::verbs::run::LeaderCommands;
 use crate::verbs::run::args::{NodeFormatArg, OnRevoke, OnSuspect, VARIABLES};
@@ -23,14 +23,14 @@ pub(crate) const STATUSES: &[Status] = &[
         "the session expired while waiting",
         "only if `connection.retry` or `connection.delay` is set; otherwise `lead` joins the queue again",
     ),
-    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
+    INTERNAL,
     (
         Code::NotAcquired,
         "the wait was cancelled",
         "`revoke --node` cancels a wait, and so does deleting the waiting node",
     ),
     (Code::Lost, "the leadership was lost, with --once or after SIGTERM, SIGINT or SIGQUIT", ""),
-    (Code::Refused, "the server refused", ""),
+    REFUSED,
     (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
     (Code::NotFound, "the command was not found", ""),
 ];

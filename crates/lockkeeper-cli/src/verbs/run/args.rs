@@ -12,8 +12,15 @@ use super::lease::LeaseArgs;
 use super::slots::JobArgs;
 use crate::args::common::Common;
 use crate::args::values::{Completes, duration, positive_duration};
-use crate::statuses::{Code, EXIT_STATUS, Status, Statuses, lines};
+use crate::statuses::{Code, EXIT_STATUS, INTERNAL, REFUSED, Status, Statuses, lines};
 use crate::verb::{Files, Sets};
+
+/// The row of each verb that acquires locks with [`LockArgs`].
+pub(crate) const NOT_ACQUIRED: Status = (
+    Code::NotAcquired,
+    "not acquired: taken (--try), --wait is over, or the wait was cancelled",
+    "`revoke --node` cancels a wait, and so does deleting the waiting node",
+);
 
 /// The exit statuses of `lockkeeper run`.
 pub(crate) const STATUSES: &[Status] = &[
@@ -28,19 +35,15 @@ pub(crate) const STATUSES: &[Status] = &[
         "no server was reachable, or none answered by the end of the wait",
         "with `connection.retry` or `connection.delay`, also if the session expired while waiting",
     ),
-    (Code::Internal, "the operating system, lockkeeper or the embedded server failed", ""),
-    (
-        Code::NotAcquired,
-        "not acquired: taken (--try), --wait is over, or the wait was cancelled",
-        "`revoke --node` cancels a wait, and so does deleting the waiting node",
-    ),
+    INTERNAL,
+    NOT_ACQUIRED,
     (
         Code::Lost,
         "the lock was lost while the command ran, or before its release",
         "the command was stopped, or had ended; also if a higher priority took a leased lock, and if the end of a job may not be in its \
          records",
     ),
-    (Code::Refused, "the server refused", ""),
+    REFUSED,
     (
         Code::Kept,
         "an earlier run of the job failed or crashed, and a person must decide",
@@ -330,6 +333,15 @@ pub(crate) enum NodeFormatArg {
 }
 
 impl RunArgs {
+    /// Returns a request for locks without a command, which has the usual values of all options that a command has.
+    pub(crate) fn without_command(
+        (names, lock): (Vec<String>, LockArgs),
+        (common, kind, leased): (Common, KindArgs, LeaseArgs),
+    ) -> Self {
+        let run = parse_run(["x", "--", "x"].map(Into::into)).expect("a name and a command are a command line");
+        RunArgs { names, lock, common, kind, leased, command: Vec::new(), ..run }
+    }
+
     /// Whether it is a problem that the lock is not acquired.
     pub(crate) fn reports_conflicts(&self) -> bool {
         !self.quiet && self.conflict_exit_code != 0
