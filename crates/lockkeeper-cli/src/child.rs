@@ -16,7 +16,7 @@ use std::time::Duration;
 use lockkeeper::{Lockkeeper, Loss};
 use lockkeeper_helix::Preemption;
 use lockkeeper_hold::HeldLock;
-use rustix::process::{Pid, Signal, getpgid, getpgrp, getpid, getppid, getsid, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, kill_process_group};
 use tokio::signal::unix::{self, SignalKind};
 use tokio::sync::watch;
 
@@ -25,6 +25,7 @@ use self::pause::Pauses;
 use crate::exit::Failure;
 use crate::group::Group;
 use crate::held::Held;
+use crate::ids;
 use crate::launcher;
 use crate::nested;
 use crate::output::Printer;
@@ -267,6 +268,6 @@ fn has_shell() -> bool {
     let Some(parent) = getppid() else {
         return false;
     };
-    let same_session = getsid(Some(parent)).ok() == getsid(None).ok();
-    same_session && getpgid(Some(parent)).is_ok_and(|group| group != getpgrp())
+    let same_session = ids::leader_of(parent) == ids::leader_of(getpid());
+    same_session && ids::group_of(parent).is_ok_and(|group| group != ids::own_group())
 }

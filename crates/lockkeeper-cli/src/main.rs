@@ -27,6 +27,7 @@ mod exit;
 mod grace;
 mod group;
 mod held;
+mod ids;
 mod inherited;
 mod inquiry;
 mod jobsview;

@@ -8,8 +8,10 @@ use std::fs::File;
 use std::os::fd::AsFd;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal as Blockable};
-use rustix::process::{Pid, getpgrp};
+use rustix::process::Pid;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetpgrp, tcsetattr, tcsetpgrp};
+
+use crate::ids::own_group;
 
 /// The controlling terminal of this process.
 #[derive(Debug)]
@@ -29,7 +31,7 @@ impl Terminal {
 
     /// Whether its keys and input go to our process group.
     pub(crate) fn is_ours(&self) -> bool {
-        self.belongs_to(getpgrp())
+        own_group().is_some_and(|group| self.belongs_to(group))
     }
 
     /// Whether its keys and input go to this group.
@@ -52,8 +54,8 @@ impl Terminal {
 
     /// Directs its keys and input to us, unless another group than `group` has taken them in the meantime.
     pub(crate) fn take_back(&self, group: Pid) {
-        if self.belongs_to(group) {
-            self.give(getpgrp());
+        if let Some(own) = own_group().filter(|_| self.belongs_to(group)) {
+            self.give(own);
         }
     }
 

@@ -58,7 +58,7 @@ fn a_lock_is_held_over_several_commands_until_its_release() {
     let runs = shown["holders"][0]["program"].as_str().unwrap();
     assert!(runs.contains(&id) && runs.contains(&format!("until process {} (cat) ends", anchor.pid())), "{runs}");
     assert_eq!(holds(&home), [id.as_str()]);
-    let (code, line) = failure(&home.output(&["acquire", "a", "--try"]));
+    let (code, line) = failure(&home.output(&["acquire", "a", "--try", "--while", &anchor.pid()]));
     assert!(code == Some(75) && line.contains("(migration)"), "{line}");
     let script = "echo $LOCKKEEPER_TOKEN $LOCKKEEPER_PATH; exit 7";
     let step = home.output(&["with-hold", &id, "--", "sh", "-c", script]);
@@ -112,6 +112,27 @@ fn a_hold_ends_with_its_bond() {
     session.wait();
     until("the session has ended", || is_free(&home, "c"));
     until("no keeper has left anything", || std::fs::read_dir(home.state().join("holds")).unwrap().next().is_none());
+}
+
+#[test]
+fn without_a_session_that_lasts_another_bond_must_be_named() {
+    let home = Home::new();
+    let acquire = format!("{BINARY} acquire a");
+    let rows = [
+        (acquire.clone(), "this command leads it"),
+        // The shell that leads the session has ended when the command starts.
+        (format!("sh -c '(while kill -0 $$; do :; done 2> /dev/null; {acquire}) & exit'"), "which led it, has ended"),
+    ];
+    for (script, why) in rows {
+        let mut session = Command::new("sh");
+        home.prepare(&mut session);
+        let mut session =
+            session.args(["-c", &format!("exec setsid {script}")]).stderr(Stdio::piped()).spawn().unwrap();
+        session.wait().unwrap();
+        let said = std::io::read_to_string(session.stderr.take().unwrap()).unwrap();
+        assert!(said.contains(why) && said.contains("with --while; or a time, with --for"), "{said}");
+    }
+    assert!(is_free(&home, "a"));
 }
 
 #[test]
@@ -170,8 +191,8 @@ fn what_it_cannot_do_is_refused_and_holds_nothing() {
         (&["acquire", "a", "--while", "1"], 64, "--while 1"),
         (&["acquire", "a", "--for", "0s"], 64, "0s"),
         (&["acquire", "a", "--for", "1h", "--while", "2"], 64, "--while"),
-        (&["acquire", "a//b"], 64, "extra '/'"),
-        (&["acquire", "a", "--servers", "127.0.0.1:1", "--wait", "100ms"], 69, "127.0.0.1:1"),
+        (&["acquire", "a//b", "--for", "1h"], 64, "extra '/'"),
+        (&["acquire", "a", "--servers", "127.0.0.1:1", "--wait", "100ms", "--for", "1h"], 69, "127.0.0.1:1"),
         (&["release"], 64, "LOCKKEEPER_HOLD"),
         (&["release", "0123abcd"], 1, "0123abcd"),
         (&["release", "../../etc"], 1, "../../etc"),
@@ -183,7 +204,7 @@ fn what_it_cannot_do_is_refused_and_holds_nothing() {
     }
     assert!(is_free(&home, "a"));
     std::fs::set_permissions(home.state().join("holds"), std::fs::Permissions::from_mode(0o755)).unwrap();
-    let (code, line) = failure(&home.output(&["acquire", "a"]));
+    let (code, line) = failure(&home.output(&["acquire", "a", "--for", "1h"]));
     assert!(code == Some(77) && line.contains("can be entered by other users"), "{line}");
     assert!(is_free(&home, "a"));
 }

@@ -2,11 +2,14 @@
 
 use std::time::{Duration, SystemTime};
 
+use lockkeeper_session::process::ProcStat;
 use lockkeeper_session::text::spell;
-use rustix::process::{Pid, getsid};
+use rustix::io::Errno;
+use rustix::process::{Pid, getpid, test_kill_process};
 
 use crate::control::until_ended;
 use crate::exit::{Code, Failure};
+use crate::ids::leader_of;
 use crate::text::moment;
 
 /// A process, or a time.
@@ -24,29 +27,18 @@ impl Bond {
         if let Some(time) = time {
             return Ok(Bond::Time(time));
         }
-        let bond = match process {
-            Some(process) => {
-                let pid = Pid::from_raw(process).filter(|_| process > 1);
-                Bond::Process(pid.ok_or_else(|| ended(process, "--while"))?)
-            }
-            None => Bond::Session(getsid(None).map_err(|error| Failure::system("cannot find the session", error))?),
-        };
-        bond.check()?;
-        Ok(bond)
-    }
-
-    /// Checks that the process runs.
-    fn check(self) -> Result<(), Failure> {
-        let (pid, option) = match self {
-            Bond::Process(pid) => (pid, "--while"),
-            Bond::Session(pid) => (pid, "the session's process"),
-            Bond::Time(_) => return Ok(()),
-        };
-        // EPERM: it runs, as another user.
-        match rustix::process::test_kill_process(pid) {
-            Err(rustix::io::Errno::SRCH) => Err(ended(pid.as_raw_nonzero().get(), option)),
-            _ => Ok(()),
+        if let Some(process) = process {
+            let pid = Pid::from_raw(process).filter(|pid| process > 1 && runs(*pid));
+            return pid.map(Bond::Process).ok_or_else(|| unbound(&format!("--while {process}: no such process runs")));
         }
+        let leader = leader_of(getpid()).map_err(|error| Failure::system("cannot find the session", error))?;
+        let why = match leader {
+            None => "the process that leads it is outside of this pid namespace".to_owned(),
+            Some(leader) if leader == getpid() => "this command leads it, and ends now".to_owned(),
+            Some(leader) if !runs(leader) => format!("process {}, which led it, has ended", leader.as_raw_nonzero()),
+            Some(leader) => return Ok(Bond::Session(leader)),
+        };
+        Err(unbound(&format!("the hold cannot end with this session: {why}")))
     }
 
     /// Waits until it is over. Dropping the future leaves nothing behind.
@@ -101,7 +93,13 @@ impl Bond {
     }
 }
 
-fn ended(process: i32, option: &str) -> Failure {
-    Failure::new(Code::Usage, format!("{option} {process}: no such process runs"))
+fn runs(pid: Pid) -> bool {
+    // EPERM: it runs, as another user. What has ended and was not reaped holds nothing.
+    let has_ended = ProcStat::of(pid.as_raw_nonzero().get().unsigned_abs()).is_some_and(|process| !process.runs());
+    test_kill_process(pid) != Err(Errno::SRCH) && !has_ended
+}
+
+fn unbound(why: &str) -> Failure {
+    Failure::new(Code::Usage, why)
         .hint("name a process that runs, such as $$ in a shell, with --while; or a time, with --for")
 }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use lockkeeper::{Loss, MultiGuard};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, getpgid, getpgrp, kill_process_group, setpgid, test_kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group, setpgid, test_kill_process_group};
 
 use crate::exit::{Code, Failure};
 use crate::group::Group;
+use crate::ids;
 use crate::output::Printer;
 use crate::supervision::{Event, Supervision};
 use crate::watchdog::{self, Watchdog};
@@ -30,12 +31,14 @@ impl EndWith {
                 .hint("name a process of this user that runs, such as $$ in a shell")
         };
         let pid = Pid::from_raw(process).filter(|_| process > 1).ok_or_else(|| wrong("no process of a user"))?;
-        let group = getpgid(Some(pid)).map_err(|error| match error {
+        let group = ids::group_of(pid).map_err(|error| match error {
             Errno::SRCH => wrong("no such process runs"),
             error => wrong(&error.to_string()),
         })?;
+        let group =
+            group.ok_or_else(|| wrong("its process group is that of a process outside of this pid namespace"))?;
         test_kill_process_group(group).map_err(|_| wrong("this user may not end it"))?;
-        if group == getpgrp() {
+        if Some(group) == ids::own_group() {
             // The release comes after the end of the group.
             setpgid(None, None).map_err(|error| Failure::system("cannot leave the process group", error))?;
         }
@@ -97,6 +100,11 @@ impl EndWith {
                 group.ends_by(kill + DYING).await;
             }
         }
+        self.dismiss();
+    }
+
+    /// Lets the group go on after the hold.
+    pub(super) fn dismiss(&mut self) {
         if let Some((_, watchdog)) = self.guarded.take() {
             drop(watchdog.dismiss(Printer::new(true)));
         }
