@@ -372,6 +372,29 @@ fn a_group_that_ends_with_the_hold_is_gone_before_the_next_holder() {
     }
 }
 
+#[test]
+fn a_group_outlives_the_wait_of_a_program_that_makes_way_and_ends_with_the_next_hold() {
+    let home = Home::new();
+    let (victims, pids) = Victims::start(&home);
+    let pid = victims.0.pid().as_raw_nonzero().to_string();
+    let ends = ["--session-timeout", "2s", "--grace", "200ms", "--end-with", &pid];
+    let (mut bulk, _) =
+        Holder::held(&home, &[&["a", "--background", "--yield", "--min-hold", "50ms"], &ends[..]].concat());
+    let mut urgent = Holder::start(&home, &["a", "--foreground"]);
+    bulk.expect("wanted");
+    bulk.say(r#"{"do": "make_way"}"#);
+    while urgent.next()["event"] != "acquired" {}
+    let over = boottime() + 2_000_000_000;
+    until("the time of the hold before is over", || boottime() > over);
+    assert_eq!(pids.map(is_alive), [true; 2], "while it waits");
+    bulk.expect("waiting");
+    urgent.released();
+    bulk.expect("acquired");
+    assert_eq!(pids.map(is_alive), [true; 2], "when it holds again");
+    bulk.0.close_stdin();
+    until("the group ends with the hold", || pids.map(is_alive) == [false; 2]);
+}
+
 /// The programs of docs/examples/hold, which work in steps under a lock. `cargo xtask interop hold` says which languages there are.
 #[cfg(deep)]
 mod clients {

@@ -174,6 +174,10 @@ impl Locks for Coprocess<'_> {
     }
 
     async fn make_way(&mut self, guard: MultiGuard) -> Result<MultiGuard, Event> {
+        // The client uses nothing while it waits.
+        if let Some(end_with) = &mut self.end_with {
+            end_with.dismiss();
+        }
         let records = std::mem::take(&mut self.records);
         let (again, _) = tokio::join!(self.acquisition.make_way(guard), records.finish());
         self.granted(again).await
