@@ -114,17 +114,23 @@ async fn a_request_after_the_end_of_the_session_is_answered_and_leaves_no_watch(
 
 #[test]
 fn a_session_without_its_runtime_answers_every_request() {
-    let servers = tokio::runtime::Runtime::new().unwrap();
+    let servers = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let server = servers.block_on(Server::ephemeral()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let (client, mut states) = runtime.block_on(connected(&server));
     let mut watcher = runtime.block_on(client.watch("/", true)).unwrap();
     let (_, fired) = runtime.block_on(client.request_and_watch(Request::Exists(watched("/a", true))));
-    // The server does not answer while its runtime stands still, so this request is on its way.
-    drop(server);
-    drop(servers);
+    // The server's only thread stands still, so this request is on its way.
+    let (stands, is_standing) = std::sync::mpsc::channel();
+    let (goes_on, stop) = std::sync::mpsc::channel::<()>();
+    servers.spawn(async move {
+        _ = stands.send(());
+        _ = stop.recv();
+    });
+    is_standing.recv().unwrap();
     let under_way = client.request(Request::WhoAmI);
     drop(runtime);
+    drop(goes_on);
     let elsewhere = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     let all = async {
         assert_eq!(under_way.await, Err(RequestError::DriverEnded));

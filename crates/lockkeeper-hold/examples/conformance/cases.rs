@@ -131,11 +131,11 @@ const TEXTS: &[(&str, Run)] = &[
     }),
     ("a line in two writes is one line", |play| {
         play.grant(LONG)?;
-        let line = json!({"event": "asked", "path": "/locks/a", "why": "Größe"}).to_string() + "\n";
-        // Within a character.
-        let (first, rest) = line.as_bytes().split_at(line.find('ö').unwrap_or_default() + 1);
+        let lines = concat!(r#"{"event":"wanted"}"#, "\n", r#"{"event":"asked","path":"/a","why":"Größe"}"#, "\n");
+        // Within a character. What comes before it shows that the client has read so far.
+        let (first, rest) = lines.as_bytes().split_at(lines.find('ö').unwrap_or_default() + 1);
         play.write(first);
-        play.held()?;
+        play.expect("wanted", Value::Null)?;
         play.write(rest);
         play.expect("asked", json!("Größe"))
     }),
