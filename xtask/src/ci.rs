@@ -119,6 +119,7 @@ pub(crate) const DEEP: &[Step] = &[
     (0, 'a', 8, "interop: Helix", "xtask interop helix"),
     (0, 'a', 10, "interop: Kafka", "xtask interop kafka"),
     (0, 'a', 5, "interop: clients of the hold protocol", "xtask interop hold"),
+    (0, 'a', 30, "interop: a counter of four languages", "xtask interop counting"),
     (0, 'a', 8, "interop: databases", "xtask interop postgres"),
     (0, 'a', 5, "interop: browser", "xtask interop page"),
     (0, 'a', 5, "interop: shells", "xtask interop shells"),

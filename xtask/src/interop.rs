@@ -29,6 +29,8 @@ pub(crate) struct Options {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum With {
+    /// A counter under one lock, from programs in Python, Node, Go and Rust, while its holders are killed and stopped; needs these
+    Counting,
     /// Apache Curator's own locks and elections beside ours; needs Java and Maven
     Curator,
     /// Kazoo's own locks and elections beside ours; needs Java and Python 3 with venv
@@ -64,6 +66,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         some => some.to_vec(),
     };
     match options.with {
+        With::Counting => match languages(sh).1.as_slice() {
+            [] => Tests { package: "lockkeeper-cli", target: "cli", features: "" }.run(sh, &or("counting"), []),
+            missing => Err(not_here("a counter of four languages", missing)),
+        },
         With::Curator => beside_ours(sh, QUEUES, "CURATOR", &build(sh, "curator")?, &or("curator")),
         With::Kazoo => beside_ours(sh, QUEUES, "KAZOO", &kazoo_python(sh)?, &or("kazoo")),
         With::Helix => beside_ours(sh, &[("lockkeeper-helix", "interop")], "HELIX", &build(sh, "helix")?, &or("")),
@@ -114,23 +120,34 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
 }
 
+/// Whether a command can be run here.
+fn has(sh: &Shell, command: &str) -> bool {
+    let command = command.split(' ');
+    cmd!(sh, "env {command...}").quiet().ignore_stdout().ignore_stderr().run().is_ok()
+}
+
+/// Returns the languages of the clients of the hold protocol: those that this machine has, and the programs of those that it has not.
+fn languages(sh: &Shell) -> (Vec<&'static str>, Vec<&'static str>) {
+    let all = [("python", "python3 --version"), ("node", "node --version"), ("go", "go version")];
+    let (here, missing): (Vec<_>, Vec<_>) = all.into_iter().partition(|(_, command)| has(sh, command));
+    let missing = missing.into_iter().filter_map(|(_, command)| command.split(' ').next());
+    (here.into_iter().map(|(name, _)| name).collect(), missing.collect())
+}
+
+fn not_here(what: &str, missing: &[&str]) -> anyhow::Error {
+    Untested::new(&format!("{what} with {}", missing.join(", ")), "this machine does not have that").into()
+}
+
 /// Tests the clients of the hold protocol, as far as this machine can run them.
 fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
-    let has = |command: &[&str]| {
-        let (program, arguments) = (command[0], &command[1..]);
-        cmd!(sh, "{program} {arguments...}").quiet().ignore_stdout().ignore_stderr().run().is_ok()
-    };
-    let languages: [(&str, &[&str]); 3] =
-        [("python", &["python3", "--version"]), ("node", &["node", "--version"]), ("go", &["go", "version"])];
-    let (here, missing): (Vec<_>, Vec<_>) = languages.into_iter().partition(|(_, command)| has(command));
-    let mut missing: Vec<_> = missing.iter().map(|(_, command)| command[0]).collect();
+    let (here, mut missing) = languages(sh);
     let mut groups = vec!["clients"];
-    if has(&["unshare", "--user", "--map-root-user", "--fork", "--time", "--boottime", "3600", "true"]) {
+    if has(sh, "unshare --user --map-root-user --fork --time --boottime 3600 true") {
         groups.push("slept");
     } else {
         missing.push("time namespaces");
     }
-    let all = groups.iter().flat_map(|group| here.iter().map(move |(name, _)| format!("{group}::in_{name}")));
+    let all = groups.iter().flat_map(|group| here.iter().map(move |name| format!("{group}::in_{name}")));
     let tests: Vec<_> = if arguments.is_empty() { all.collect() } else { arguments.to_vec() };
     if !tests.is_empty() {
         cmd!(sh, "cargo build --quiet --example conformance").run()?;
@@ -140,11 +157,7 @@ fn hold(sh: &Shell, arguments: &[String]) -> Result<()> {
             Tests { package, target, features: "" }.run(sh, &tests, environment)?;
         }
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
-    let what = format!("clients of the hold protocol with {}", missing.join(", "));
-    Err(Untested::new(&what, "this machine does not have that").into())
+    if missing.is_empty() { Ok(()) } else { Err(not_here("clients of the hold protocol", &missing)) }
 }
 
 /// What checks the Python package. Pyright runs in Node, which comes as a package, too.

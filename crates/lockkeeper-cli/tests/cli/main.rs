@@ -8,6 +8,8 @@ mod breaking;
 mod ci_services;
 mod completing;
 mod config;
+#[cfg(deep)]
+mod counting;
 mod daemon;
 mod deadlocks;
 mod deciding;
