@@ -11,7 +11,7 @@ use super::{Machine, Release};
 use crate::tools;
 
 /// The most bytes of the program.
-const LIMIT: u64 = 12_000_000;
+const LIMIT: u64 = 12_500_000;
 
 /// Zig has a linker, and for ring a C compiler and musl's headers, for every machine, in one package of PyPI.
 const ZIG: [&str; 2] = ["cargo-zigbuild==0.23.0", "ziglang==0.17.1"];
