@@ -55,6 +55,11 @@ impl<'a> Held<'a> {
         self.holdings().iter().map(Holding::valid_for).min().unwrap_or(NEVER)
     }
 
+    /// Whether it is being released, by its keeper: then it is not lost.
+    pub(crate) fn is_released(self) -> bool {
+        matches!(self, Held::Kept(hold) if hold.seen().is_ending)
+    }
+
     /// Returns the worst of their states.
     pub(crate) fn state(self) -> HoldState {
         match self {

@@ -6,7 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use futures_util::future::join_all;
 use lockkeeper_hold::Remote;
+use tokio::net::UnixListener;
 use tokio::time::timeout;
 
 use crate::advice::Suggested;
@@ -58,6 +60,20 @@ impl Keepers {
         }
     }
 
+    /// Serves the socket of a hold. It appears when it is served, so that one that refuses belongs to a keeper that was killed.
+    pub(crate) fn serve(&self, id: &str) -> Result<UnixListener, Failure> {
+        let (socket, new) = (self.socket(id), self.dir.join(format!("{id}.new")));
+        let served = UnixListener::bind(&new).and_then(|listener| {
+            std::fs::rename(&new, &socket)?;
+            Ok(listener)
+        });
+        served.map_err(|error| {
+            let is_too_long = error.kind() == ErrorKind::InvalidInput;
+            let failure = Failure::system(&format!("cannot serve {}", socket.display()), error);
+            if is_too_long { failure.hint("choose a shorter directory with --state-dir") } else { failure }
+        })
+    }
+
     /// Returns the path of a hold's socket.
     pub(crate) fn socket(&self, id: &str) -> PathBuf {
         self.dir.join(format!("{id}.sock"))
@@ -81,35 +97,45 @@ impl Keepers {
         match self.connect(&id).await {
             Ok(Some(remote)) => Ok((id, remote)),
             Ok(None) => Err(unknown()),
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+                Err(Failure::new(Code::Lost, format!("the keeper of the hold {id} was killed"))
+                    .hint("the lock is free when its session ends"))
+            }
             Err(error) => Err(Failure::system(&format!("cannot ask the keeper of {id}"), error)),
         }
     }
 
-    /// Returns all holds, by their ids, and those whose keepers do not answer.
-    pub(crate) async fn all(&self) -> (Vec<(String, Remote)>, Vec<String>) {
-        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+    /// Returns all holds, by their ids, and what is wrong with those of which nothing is known.
+    pub(crate) async fn all(&self) -> Result<(Vec<(String, Remote)>, Vec<(String, std::io::Error)>), Failure> {
+        let files = match std::fs::read_dir(&self.dir) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                return Err(Failure::system(&format!("cannot read {}", self.dir.display()), error));
+            }
+            files => files.into_iter().flatten().flatten(),
+        };
         let ids = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".sock")?.to_owned()));
         let mut ids: Vec<_> = ids.collect();
         ids.sort();
         let (mut all, mut silent) = (Vec::new(), Vec::new());
-        for id in ids {
-            match self.connect(&id).await {
+        let asked = join_all(ids.iter().map(|id| self.connect(id))).await;
+        for (id, answer) in ids.into_iter().zip(asked) {
+            match answer {
                 Ok(Some(remote)) => all.push((id, remote)),
                 Ok(None) => {}
-                Err(_) => silent.push(id),
+                Err(error) => silent.push((id, error)),
             }
         }
-        (all, silent)
+        Ok((all, silent))
     }
 
-    /// Connects to a keeper; `None` if there is none. One that was killed has left its socket, which is removed.
+    /// Connects to a keeper; `None` if there is none. One that was killed has left its socket, which is removed, and refuses.
     async fn connect(&self, id: &str) -> std::io::Result<Option<Remote>> {
         let socket = self.socket(id);
         match timeout(PATIENCE, Remote::connect(&socket)).await {
             Ok(Ok(remote)) => Ok(Some(remote)),
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => {
                 remove(&socket);
-                Ok(None)
+                Err(std::io::Error::new(error.kind(), "it was killed; its lock is free when its session ends"))
             }
             Ok(Err(error)) if [ErrorKind::NotFound, ErrorKind::UnexpectedEof].contains(&error.kind()) => Ok(None),
             Ok(Err(error)) => Err(error),

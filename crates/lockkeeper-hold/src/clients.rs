@@ -75,6 +75,8 @@ impl Clients {
         let client = ClientId(self.count);
         let (sender, lines) = mpsc::channel(UNREAD);
         self.open.insert(client, sender);
+        // Those that have ended leave nothing.
+        while self.writers.try_join_next().is_some() {}
         self.writers.spawn(write(lines, output));
         let says = self.says.clone();
         // It ends with its input, or when nobody hears it.

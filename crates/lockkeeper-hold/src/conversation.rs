@@ -3,6 +3,7 @@
 //! The holder tells it what happens, and carries out its steps. Nothing else decides what a client is told, when the locks are released,
 //! and how the hold ends.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lockkeeper::guard::HoldState;
@@ -20,7 +21,8 @@ pub struct ClientId(pub(crate) u64);
 pub enum Bound {
     /// To this client.
     To(ClientId),
-    /// To something else, which the text describes for people. The wait is bound to the client that has asked for the lock.
+    /// To something else, which the text describes for people. Until the client that has asked for the lock says [`Word::Keep`], the hold
+    /// is bound to that client. After a loss, whoever comes is told of it, until the bond is over or a client says [`Word::Release`].
     Otherwise {
         /// The client that has asked for the lock.
         starter: ClientId,
@@ -72,6 +74,8 @@ pub(crate) enum Happened {
     },
     /// What the hold is bound to has ended.
     BondEnded,
+    /// The latest time that the clients were told has come.
+    TrustEnded,
     /// The release is over: confirmed or not, with a text, or a loss was before it.
     Gone(Result<Option<String>, Loss>),
 }
@@ -83,6 +87,9 @@ pub(crate) enum Step {
     Verify(ClientId),
     Refuse(String),
     MakeWay,
+    /// Tells of the end of this time, the latest one that the clients were told. The hold is released when those who use it have left, or
+    /// then: by then they have ended, even if they do not hear.
+    Await(Duration),
     /// Releases the locks, or leaves the queue: because a client has asked for that, or because the bond is over.
     Release {
         is_asked: bool,
@@ -93,11 +100,24 @@ pub(crate) enum Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
-    Waiting { last: Option<Event> },
-    Held { locks: Vec<HeldLock>, session_timeout: Duration, suspected: bool },
+    Waiting {
+        last: Option<Event>,
+    },
+    Held {
+        locks: Vec<HeldLock>,
+        session_timeout: Duration,
+        suspected: bool,
+    },
+    /// It is released when those who use it have left.
+    Ending {
+        is_asked: bool,
+    },
     Releasing,
-    Over,
+    Over(Event),
 }
+
+/// How many questions of the clients the servers have not answered, at most.
+const CHECKS: u32 = 16;
 
 /// The conversation about one hold.
 #[derive(Clone, Debug)]
@@ -108,21 +128,64 @@ pub(crate) struct Conversation {
     valid_until: Duration,
     /// The requests that are not answered, for clients that come later.
     asked: Vec<Event>,
+    /// The clients that may use the hold: those that are there, and do not want its release.
+    users: BTreeSet<ClientId>,
+    /// Whether the client that has asked for the lock knows of the grant.
+    is_kept: bool,
+    /// How many questions the servers have not answered.
+    checks: u32,
 }
 
 impl Conversation {
     /// Begins with a wait.
     pub(crate) const fn new(bound: Bound) -> Self {
-        Conversation { phase: Phase::Waiting { last: None }, bound, valid_until: Duration::ZERO, asked: Vec::new() }
+        Conversation {
+            phase: Phase::Waiting { last: None },
+            bound,
+            valid_until: Duration::ZERO,
+            asked: Vec::new(),
+            users: BTreeSet::new(),
+            is_kept: false,
+            checks: 0,
+        }
+    }
+
+    /// Describes the bond anew, for clients that come later.
+    pub(crate) fn describe(&mut self, text: String) {
+        if let Bound::Otherwise { bond, .. } = &mut self.bound {
+            *bond = text;
+        }
+    }
+
+    /// Whether whoever comes is to be told how the hold was lost.
+    pub(crate) const fn is_remembered(&self) -> bool {
+        matches!((&self.phase, &self.bound), (Phase::Over(Event::Lost { .. }), Bound::Otherwise { .. })) && self.is_kept
     }
 
     /// Decides what follows.
     pub(crate) fn handle(&mut self, happened: Happened) -> Vec<Step> {
         let all = |event| vec![Step::Tell(To::All, event)];
         let ends_the_bond = matches!(&happened, Happened::Left(client) if self.is_bound_to(*client));
+        let is_remembered = self.is_remembered();
+        match &happened {
+            Happened::Came(client) if matches!(self.phase, Phase::Waiting { .. } | Phase::Held { .. }) => {
+                self.users.insert(*client);
+            }
+            Happened::Left(client) | Happened::Said(client, Ok(Word::Release)) => _ = self.users.remove(client),
+            // It was that of this client's process.
+            Happened::BondEnded => {
+                if let Bound::To(client) = &self.bound {
+                    self.users.remove(client);
+                }
+            }
+            _ => {}
+        }
         match (&mut self.phase, happened) {
-            (Phase::Over, _) => Vec::new(),
             (_, Happened::Came(client)) => self.greet(client),
+            (Phase::Over(_), Happened::BondEnded | Happened::Said(_, Ok(Word::Release))) if is_remembered => {
+                vec![Step::End]
+            }
+            (Phase::Over(_), _) => Vec::new(),
             (Phase::Waiting { last }, Happened::Waits { path, ahead, holder }) => {
                 let event = Event::Waiting { path, ahead, holder };
                 if last.as_ref() == Some(&event) {
@@ -132,7 +195,7 @@ impl Conversation {
                 all(event)
             }
             (Phase::Waiting { .. }, Happened::Acquired { locks, session_timeout, valid_until }) => {
-                self.valid_until = valid_until;
+                (self.valid_until, self.checks) = (valid_until, 0);
                 let event = acquired(&locks, session_timeout, valid_until);
                 self.phase = Phase::Held { locks, session_timeout, suspected: false };
                 all(event)
@@ -146,8 +209,14 @@ impl Conversation {
                 self.valid_until = valid_until;
                 all(Event::Valid { valid_until_ns: nanoseconds(valid_until) })
             }
-            (Phase::Held { .. } | Phase::Releasing, Happened::State(HoldState::Lost(loss))) => {
+            (Phase::Held { .. } | Phase::Ending { .. } | Phase::Releasing, Happened::State(HoldState::Lost(loss))) => {
                 self.end(Event::lost(loss))
+            }
+            (&mut Phase::Ending { is_asked }, Happened::TrustEnded) => self.release_now(is_asked),
+            (&mut Phase::Ending { is_asked }, Happened::Left(_) | Happened::Said(_, Ok(Word::Release)))
+                if self.users.is_empty() =>
+            {
+                self.release_now(is_asked)
             }
             (Phase::Held { suspected, .. }, Happened::State(HoldState::Suspected)) if !*suspected => {
                 *suspected = true;
@@ -170,11 +239,13 @@ impl Conversation {
             (_, Happened::Said(client, Err(bad))) => tell_error(client, bad.message, &bad.hint),
             (_, Happened::Said(client, Ok(word))) => self.obey(client, word),
             (Phase::Held { .. }, Happened::Verified { client, valid_until, problem: None }) => {
+                self.checks = self.checks.saturating_sub(1);
                 self.valid_until = self.valid_until.max(valid_until);
                 let valid_until_ns = nanoseconds(self.valid_until);
                 vec![Step::Tell(To::One(client), Event::Checked { valid_until_ns })]
             }
             (Phase::Held { .. }, Happened::Verified { client, problem: Some(problem), .. }) => {
+                self.checks = self.checks.saturating_sub(1);
                 tell_error(client, problem, "the hold goes on for as long as it may be trusted; ask again")
             }
             (Phase::Releasing, Happened::Gone(Ok(message))) => self.end(Event::Released { message }),
@@ -190,7 +261,8 @@ impl Conversation {
             Bound::To(_) => None,
             Bound::Otherwise { bond, .. } => Some(bond.clone()),
         };
-        let mut events = vec![Event::hello(bond)];
+        let waits = bond.is_some() && matches!(self.phase, Phase::Waiting { .. });
+        let mut events = vec![Event::hello(bond, waits)];
         match &self.phase {
             Phase::Waiting { last } => events.extend(last.clone()),
             Phase::Held { locks, session_timeout, suspected } => {
@@ -199,29 +271,42 @@ impl Conversation {
                 events.extend(suspected.then_some(Event::Suspected { valid_until_ns }));
                 events.extend(self.asked.iter().cloned());
             }
-            Phase::Releasing | Phase::Over => {}
+            Phase::Ending { .. } | Phase::Releasing => events.push(Event::Ending),
+            Phase::Over(last) => events.push(last.clone()),
         }
         events.into_iter().map(|event| Step::Tell(To::One(client), event)).collect()
     }
 
-    /// Whether the end of this client is that of the hold, or of the wait.
+    /// Whether the end of this client is that of the hold or of the wait.
     fn is_bound_to(&self, client: ClientId) -> bool {
         match &self.bound {
             Bound::To(one) => *one == client,
-            Bound::Otherwise { starter, .. } => *starter == client && matches!(self.phase, Phase::Waiting { .. }),
+            Bound::Otherwise { starter, .. } => *starter == client && !self.is_kept,
         }
     }
 
     fn obey(&mut self, client: ClientId, word: Word) -> Vec<Step> {
         let is_held = matches!(self.phase, Phase::Held { .. });
         match word {
-            Word::Release if self.phase == Phase::Releasing => Vec::new(),
+            Word::Release if matches!(self.phase, Phase::Ending { .. } | Phase::Releasing) => Vec::new(),
             Word::Release => self.release(true),
+            Word::Keep if self.is_bound_to(client) && matches!(self.bound, Bound::Otherwise { .. }) => {
+                self.is_kept = true;
+                Vec::new()
+            }
+            Word::Keep => tell_error(client, "the hold is not this client's to keep".to_owned(), "leave the word out"),
             _ if !is_held => {
                 let hint = "wait for the event \"acquired\"; {\"do\": \"release\"} ends the wait";
                 tell_error(client, "the lock is not held".to_owned(), hint)
             }
-            Word::Check => vec![Step::Verify(client)],
+            Word::Check if self.checks == CHECKS => {
+                let hint = "wait for an answer before the next question";
+                tell_error(client, format!("{CHECKS} questions are not answered yet"), hint)
+            }
+            Word::Check => {
+                self.checks += 1;
+                vec![Step::Verify(client)]
+            }
             Word::Refuse { .. } if self.asked.is_empty() => {
                 tell_error(client, "nobody asks for the lock".to_owned(), "refuse after the event \"asked\"")
             }
@@ -238,12 +323,20 @@ impl Conversation {
 
     /// From here on, no client is told that the lock may be used.
     fn release(&mut self, is_asked: bool) -> Vec<Step> {
+        if self.users.is_empty() || !matches!(self.phase, Phase::Held { .. }) {
+            return self.release_now(is_asked);
+        }
+        self.phase = Phase::Ending { is_asked };
+        vec![Step::Tell(To::All, Event::Ending), Step::Await(self.valid_until)]
+    }
+
+    fn release_now(&mut self, is_asked: bool) -> Vec<Step> {
         self.phase = Phase::Releasing;
         vec![Step::Release { is_asked }]
     }
 
     fn end(&mut self, event: Event) -> Vec<Step> {
-        self.phase = Phase::Over;
+        self.phase = Phase::Over(event.clone());
         vec![Step::Tell(To::All, event), Step::End]
     }
 }

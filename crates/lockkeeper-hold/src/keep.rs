@@ -8,6 +8,7 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use lockkeeper::error::VerifyError;
 use lockkeeper::guard::HoldState;
 use lockkeeper::{Holding, Loss, MultiGuard, Revocation};
+use tokio::time::sleep;
 
 use crate::clients::{Clients, Said};
 use crate::clock::now;
@@ -40,6 +41,11 @@ pub trait Locks {
 
     /// Called when the locks are held, and each time that they can be trusted for longer.
     fn trusted(&mut self, _guard: &MultiGuard) {}
+
+    /// Returns a text about the bond that begins with the grant, if there is one.
+    fn bond(&self) -> Option<String> {
+        None
+    }
 
     /// Called when the locks are lost, before the clients are told.
     fn lost(&mut self, _loss: Loss) {}
@@ -79,14 +85,20 @@ enum Next {
     Verify(ClientId),
     Refuse(String),
     MakeWay,
-    Release { is_asked: bool },
+    /// Tells of the end of this time.
+    Await(Duration),
+    Release {
+        is_asked: bool,
+    },
     End,
 }
 
 /// Acquires locks for clients that speak the protocol, tells them until when the hold may be trusted, and releases it. Returns when the
 /// hold is over and the clients had a second to read that, with the event that they were told last.
 ///
-/// The hold ends when a client releases it, when the client that it is bound to leaves, when `bond` resolves, or when it is lost.
+/// The hold ends when a client releases it, when the client that it is bound to leaves, when `bond` resolves, or when it is lost. Clients
+/// that came by a socket are told of the end before the release, which waits until they have left, or at most until the time up to which
+/// they trust the hold.
 ///
 /// # Cost
 ///
@@ -121,8 +133,9 @@ pub async fn keep(
             Held::IsOver => break,
         }
     }
+    tokio::join!(parts.remember(), locks.leave());
     let Parts { others, last, .. } = parts;
-    tokio::join!(others.clients.finish(), locks.leave());
+    others.clients.finish().await;
     last
 }
 
@@ -173,6 +186,7 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
                 Step::Verify(client) => Some(Next::Verify(client)),
                 Step::Refuse(why) => Some(Next::Refuse(why)),
                 Step::MakeWay => Some(Next::MakeWay),
+                Step::Await(until) => Some(Next::Await(until)),
                 Step::Release { is_asked } => Some(Next::Release { is_asked }),
                 Step::End => Some(Next::End),
             };
@@ -203,6 +217,9 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
     async fn hold(&mut self, locks: &mut impl Locks, guard: MultiGuard) -> Held {
         locks.trusted(&guard);
         let held: Vec<HeldLock> = guard.holdings().iter().map(HeldLock::from).collect();
+        if let Some(bond) = locks.bond() {
+            self.talk.describe(bond);
+        }
         let session_timeout = guard.holdings().iter().map(Holding::session_timeout).min().unwrap_or_default();
         self.handle(Happened::Acquired { locks: held, session_timeout, valid_until: valid_until(&guard) });
         match self.until_over(locks, &guard).await {
@@ -217,10 +234,21 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
         }
     }
 
+    /// Tells whoever comes how the hold was lost, for as long as that is of interest.
+    async fn remember(&mut self) {
+        while self.talk.is_remembered() {
+            let happened = self.others.next().await;
+            if self.handle(happened).is_some() {
+                return;
+            }
+        }
+    }
+
     async fn until_over(&mut self, locks: &mut impl Locks, guard: &MultiGuard) -> Next {
         let mut checks = FuturesUnordered::new();
         let mut requests: HashMap<&str, Revocation> = HashMap::new();
         let (mut state, mut is_wanted) = (HoldState::Held, false);
+        let mut ends: Option<Duration> = None;
         // Created before the trust is read, so that no heartbeat is missed.
         let mut renewed = pin!(guard.renewed());
         loop {
@@ -259,9 +287,11 @@ impl<W: Stream<Item = Ahead> + Unpin, B: Future<Output = ()>> Parts<'_, W, B> {
                     Happened::Verified { client, valid_until: valid_until(guard), problem }
                 }
                 happened = self.others.next() => happened,
+                () = sleep(ends.unwrap_or_default().saturating_sub(now())), if ends.is_some() => Happened::TrustEnded,
             };
             match self.handle(happened) {
                 None => {}
+                Some(Next::Await(until)) => ends = Some(until),
                 Some(Next::Verify(client)) => checks.push(async move { (client, guard.verify().await) }),
                 Some(Next::Refuse(why)) => _ = guard.refuse_revocation(&shortened(why)),
                 Some(next) => return next,

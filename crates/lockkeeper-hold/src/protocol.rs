@@ -23,6 +23,9 @@ pub enum Event {
         /// What the hold is bound to, for people, if it is not bound to this client.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         bond: Option<String>,
+        /// Whether the lock is not held yet. Only clients that come by a socket are told.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        waits: bool,
     },
     /// The lock is not held yet. It comes again when the queue ahead changes.
     Waiting {
@@ -74,6 +77,8 @@ pub enum Event {
     },
     /// A contender of an earlier class waits: the client may answer `make_way`.
     Wanted,
+    /// The hold is to be released, as soon as those who use it have ended that and left. Only clients that come by a socket are told.
+    Ending,
     /// The lock may be held by another contender. The last line.
     Lost {
         /// Why, as a word.
@@ -128,9 +133,9 @@ impl From<&Holding> for HeldLock {
 
 impl Event {
     /// Returns the first line of this program.
-    pub(crate) fn hello(bond: Option<String>) -> Self {
+    pub(crate) fn hello(bond: Option<String>, waits: bool) -> Self {
         let program = format!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
-        Event::Hello { protocol: PROTOCOL, program, bond }
+        Event::Hello { protocol: PROTOCOL, program, bond, waits }
     }
 
     pub(crate) fn acquired(locks: &[HeldLock], session_timeout_ms: u64, valid_until_ns: u64) -> Self {
@@ -190,6 +195,8 @@ pub enum Word {
     },
     /// Makes way for a contender of an earlier class, and waits for the lock again.
     MakeWay,
+    /// Of the client that has asked for a lock that is bound to something else: it knows of the grant, and the hold goes on without it.
+    Keep,
 }
 
 /// A line that is no word of the protocol.

@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::clock::now;
@@ -23,6 +24,10 @@ use crate::protocol::{Event, HeldLock, Word};
 pub struct Seen {
     /// What the hold is bound to, for people.
     pub bond: Option<String>,
+    /// Whether the locks are not held yet.
+    pub waits: bool,
+    /// Whether the hold is to be released: what is done under it must end.
+    pub is_ending: bool,
     /// The locks; none before they are held.
     pub locks: Vec<HeldLock>,
     /// The timeout of the session that holds them.
@@ -42,6 +47,7 @@ pub struct Seen {
 pub struct Remote {
     seen: watch::Receiver<Seen>,
     words: mpsc::UnboundedSender<Word>,
+    speaker: JoinHandle<()>,
 }
 
 impl Remote {
@@ -65,11 +71,12 @@ impl Remote {
         let (tell, mut seen) = watch::channel(Seen::default());
         let (words, say) = mpsc::unbounded_channel();
         tokio::spawn(listen(BufReader::new(input).lines(), tell));
-        tokio::spawn(speak(say, output));
+        let speaker = tokio::spawn(speak(say, output));
         // The first line is a greeting; the state follows.
-        let first = seen.wait_for(|seen| !seen.locks.is_empty() || seen.last.is_some()).await;
+        let is_known = |seen: &Seen| seen.waits || seen.is_ending || !seen.locks.is_empty() || seen.last.is_some();
+        let first = seen.wait_for(is_known).await;
         drop(first.map_err(|_| io::Error::from(ErrorKind::UnexpectedEof))?);
-        Ok(Remote { seen, words })
+        Ok(Remote { seen, words, speaker })
     }
 
     /// Returns what is known now. No round trip.
@@ -80,6 +87,13 @@ impl Remote {
     /// Says a word to the keeper. It has no effect if the keeper has ended.
     pub fn say(&self, word: Word) {
         _ = self.words.send(word);
+    }
+
+    /// Ends the connection when all that was said is written. Dropping the future leaves the last words unsaid, perhaps.
+    pub async fn finish(self) {
+        drop(self.words);
+        // It fails only with a panic.
+        _ = self.speaker.await;
     }
 
     /// Returns for how long the hold can be trusted: zero once it is over. No round trip.
@@ -93,7 +107,7 @@ impl Remote {
         let is_trusted = !self.valid_for().is_zero();
         match &*self.seen.borrow() {
             Seen { last: Some(Event::Lost { why, .. }), .. } => HoldState::Lost(loss(why)),
-            Seen { last: Some(_), .. } => HoldState::Lost(Loss::Closed),
+            Seen { last: Some(_), .. } | Seen { is_ending: true, .. } => HoldState::Lost(Loss::Closed),
             _ if !is_trusted => HoldState::Lost(Loss::Unreachable),
             Seen { suspected: true, .. } => HoldState::Suspected,
             _ => HoldState::Held,
@@ -185,9 +199,10 @@ async fn speak(mut words: mpsc::UnboundedReceiver<Word>, mut output: OwnedWriteH
 impl Seen {
     fn note(&mut self, event: Event) {
         match event {
-            Event::Hello { bond, .. } => self.bond = bond,
+            Event::Hello { bond, waits, .. } => (self.bond, self.waits) = (bond, waits),
+            Event::Ending => self.is_ending = true,
             Event::Acquired { locks, valid_until_ns, session_timeout_ms, .. } => {
-                (self.locks, self.suspected) = (locks, false);
+                (self.locks, self.suspected, self.waits) = (locks, false, false);
                 self.session_timeout = Duration::from_millis(session_timeout_ms);
                 self.valid_until = Duration::from_nanos(valid_until_ns);
             }

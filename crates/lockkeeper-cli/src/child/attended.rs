@@ -182,6 +182,7 @@ impl<'a> Attended<'a> {
         let lost = self.guard.holdings().iter().find(|holding| !holding.is_held()).map(|lost| lost.path().to_owned());
         let path = lost.or_else(|| Some(self.guard.locks().first()?.path.clone())).unwrap_or_default();
         self.printer.note(&match overslept {
+            None if self.guard.is_released() => format!("the hold of {path} is being released{and}"),
             // A break in the meantime would be the true cause. Its author is printed when the records have been read.
             Some(pause) => format!("{pause}, and lock {path} is lost{and}"),
             None => format!("lock {path} is lost: {why}{and}"),
@@ -356,7 +357,7 @@ pub(super) fn locks(guard: Held<'_>) -> String {
 
 /// Returns in a few words why the command is stopped.
 pub(super) fn reason(guard: Held<'_>, state: HoldState) -> &'static str {
-    let leased = guard.holdings().iter().any(|holding| holding.node() == holding.path());
+    let leased = guard.locks().iter().any(|lock| lock.node == lock.path);
     match state {
         HoldState::Suspected => "the connection is lost",
         _ if leased => "its lease ends",

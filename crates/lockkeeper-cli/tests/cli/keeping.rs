@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::harness::{BINARY, Home, Running, failure, is_alive, until};
+use crate::harness::{BINARY, Home, Running, failure, held, is_alive, until};
 
 /// A process to which a hold is bound. It ends with the test, and the hold with it.
 struct Anchor(Running);
@@ -170,8 +170,8 @@ fn a_command_under_a_hold_is_ended_with_it() {
         end(&home);
         let next = home.output(&["run", "a", "--session-timeout", "2s", "--", "true"]);
         assert!(next.status.success(), "{next:?}");
-        // A lock that is broken or released is free at once; the command has the grace period.
-        assert!(matches!(what, "broken" | "released") || !is_alive(pid), "{what}: it runs beside the next holder");
+        // A lock that is broken is free at once; the command has the grace period.
+        assert!(what == "broken" || !is_alive(pid), "{what}: it runs beside the next holder");
         assert_eq!(running.wait().code(), Some(76), "{what}");
         assert!(!is_alive(pid), "{what}");
         _ = kill_process(keeper, Signal::CONT);
@@ -181,6 +181,86 @@ fn a_command_under_a_hold_is_ended_with_it() {
     assert_eq!(holds(&home), [""; 0]);
 }
 
+/// The command is stopped with the one that runs it, so neither hears of the end: they know when their trust is over.
+#[test]
+fn the_end_of_the_bond_waits_for_a_command_under_the_hold() {
+    for stop in [false, true] {
+        let (home, anchor) = (Home::new(), Anchor::new());
+        let (id, _) = anchor.acquire(&home, &["a"]);
+        let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
+        let mut command = home.command(&["with-hold", &id, "--grace", "300ms", "--", "sh", "-c", script]);
+        let mut running = Running::start(&mut command);
+        let pid = running.pid_line();
+        if stop {
+            running.signal(Signal::STOP);
+        }
+        drop(anchor);
+        assert!(home.output(&["run", "a", "--", "true"]).status.success());
+        assert!(!is_alive(pid), "it runs beside the next holder");
+        running.signal(Signal::CONT);
+        assert_eq!(running.wait().code(), Some(76));
+        assert!(stop || running.told().contains("is being released"));
+    }
+}
+
+#[test]
+fn the_time_of_a_hold_begins_with_the_grant() {
+    let (home, mut holder) = held("a", &[]);
+    let mut waiting = Running::start(&mut home.command(&["acquire", "a", "--for", "1s", "--json"]));
+    until("it waits", || home.count("a") == (1, 1));
+    let listed = home.output(&["holds"]);
+    assert!(String::from_utf8(listed.stdout).unwrap().contains("waits for its lock, for 1 s"));
+    // Longer than the time of the hold.
+    let waited = std::time::Instant::now() + std::time::Duration::from_millis(1200);
+    until("it has waited", || std::time::Instant::now() > waited);
+    assert_eq!(home.count("a"), (1, 1));
+    holder.finish();
+    assert!(waiting.line().contains("until "));
+    assert_eq!(waiting.wait().code(), Some(0));
+    assert_eq!(home.count("a"), (1, 0));
+    until("the time is over", || is_free(&home, "a"));
+}
+
+#[test]
+fn a_loss_is_told_to_whoever_comes_and_a_killed_keeper_is_named() {
+    let (home, anchor) = (Home::new(), Anchor::new());
+    let (id, _) = anchor.acquire(&home, &["a"]);
+    assert!(home.output(&["break", "a", "--reason", "x", "--yes"]).status.success());
+    until("it is lost", || {
+        home.json(&["holds", "--json"])["holds"][0]["state"].as_str().unwrap().starts_with("lost: ")
+    });
+    let (code, line) = failure(&home.output(&["with-hold", &id, "--", "true"]));
+    assert!(code == Some(76) && line.contains("is lost"), "{line}");
+    let (code, line) = failure(&home.output(&["release", &id]));
+    assert!(code == Some(76) && line.contains("lost before"), "{line}");
+    until("nobody asks for it any more", || holds(&home).is_empty());
+
+    let (id, _) = anchor.acquire(&home, &["a"]);
+    kill_process(keeper(&home, "a"), Signal::KILL).unwrap();
+    let (code, line) = failure(&home.output(&["release", &id]));
+    assert!(code == Some(76) && line.contains("was killed"), "{line}");
+    assert_eq!(failure(&home.output(&["release", &id])).0, Some(1));
+}
+
+#[test]
+fn a_hold_that_cannot_be_printed_does_not_go_on() {
+    let home = Home::new();
+    let mut acquire = home.command(&["acquire", "a", "--for", "1h"]);
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    assert_eq!(acquire.stdout(full).status().unwrap().code(), Some(70));
+    until("it is released", || is_free(&home, "a") && holds(&home).is_empty());
+}
+
+#[test]
+fn a_hangup_ends_a_hold_and_a_release_is_a_document_for_programs() {
+    let (home, anchor) = (Home::new(), Anchor::new());
+    anchor.acquire(&home, &["a"]);
+    kill_process(keeper(&home, "a"), Signal::HUP).unwrap();
+    until("it is released", || is_free(&home, "a") && holds(&home).is_empty());
+    let (id, _) = anchor.acquire(&home, &["a"]);
+    assert_eq!(home.json(&["release", &id, "--json"])["hold"], id.as_str());
+}
+
 #[test]
 fn what_it_cannot_do_is_refused_and_holds_nothing() {
     let home = Home::new();
@@ -188,9 +268,11 @@ fn what_it_cannot_do_is_refused_and_holds_nothing() {
     let ended = String::from_utf8(ended.stdout).unwrap();
     let rows: &[(&[&str], i32, &str)] = &[
         (&["acquire", "a", "--while", ended.trim()], 64, ended.trim()),
-        (&["acquire", "a", "--while", "1"], 64, "--while 1"),
+        (&["acquire", "a", "--while", "0"], 64, "--while 0"),
         (&["acquire", "a", "--for", "0s"], 64, "0s"),
+        (&["acquire", "a", "--for", "100000000000d"], 64, "no clock shows its end"),
         (&["acquire", "a", "--for", "1h", "--while", "2"], 64, "--while"),
+        (&["acquire", "a", "--lease", "1m", "--cleanup", "1s", "--for", "1h"], 64, "--cleanup"),
         (&["acquire", "a//b", "--for", "1h"], 64, "extra '/'"),
         (&["acquire", "a", "--servers", "127.0.0.1:1", "--wait", "100ms", "--for", "1h"], 69, "127.0.0.1:1"),
         (&["release"], 64, "LOCKKEEPER_HOLD"),

@@ -82,7 +82,6 @@ fn after_the_last_event_nothing_is_told_and_nothing_done() {
         Happened::Renewed { valid_until: seconds(90) },
         said(Word::Release),
         said(Word::Check),
-        Happened::Came(TWO),
         Happened::BondEnded,
         Happened::Gone(Ok(None)),
     ];
@@ -130,7 +129,70 @@ fn a_release_ends_a_wait_and_another_client_does_not_end_a_hold_that_is_bound_to
     assert!(matches!(&greeting[..], [Event::Hello { bond: Some(bond), .. }] if bond == "for 8h"), "{greeting:?}");
     assert_eq!(talk.clone().handle(Happened::Left(ONE)), [Step::Release { is_asked: false }], "nobody waits for it");
     talk.handle(acquired());
+    assert_eq!(talk.clone().handle(Happened::Left(ONE)), [Step::Release { is_asked: false }], "nobody knows of it");
+    assert_eq!(talk.handle(said(Word::Keep)), []);
     assert_eq!(talk.handle(Happened::Left(ONE)), []);
+    assert!(is_error(held().handle(said(Word::Keep)), "not this client's to keep"));
+}
+
+/// A hold that is bound to something else, and whose starter has left. A second client uses it.
+fn kept() -> Conversation {
+    let mut talk = Conversation::new(Bound::Otherwise { starter: ONE, bond: "for 8h".to_owned() });
+    for happened in [Happened::Came(ONE), acquired(), said(Word::Keep), Happened::Left(ONE), Happened::Came(TWO)] {
+        talk.handle(happened);
+    }
+    talk
+}
+
+/// Whatever ends it, whoever uses the hold ends that before another contender can begin, if it hears or not.
+#[test]
+fn a_hold_is_released_when_those_who_use_it_have_left_or_know_that_it_is_over() {
+    const THREE: ClientId = ClientId(3);
+    let release = |client| Happened::Said(client, Ok(Word::Release));
+    for (end, is_asked) in [(Happened::BondEnded, false), (release(THREE), true)] {
+        let mut talk = kept();
+        talk.handle(Happened::Came(THREE));
+        if !is_asked {
+            talk.handle(Happened::Left(THREE));
+        }
+        let ending = vec![Step::Tell(To::All, Event::Ending), Step::Await(seconds(30))];
+        assert_eq!(talk.handle(end), ending);
+        assert_eq!(talk.handle(Happened::Renewed { valid_until: seconds(60) }), [], "nobody trusts it for longer");
+        assert_eq!(told(talk.handle(Happened::Came(ClientId(4))))[1..], [Event::Ending]);
+        assert_eq!(talk.handle(release(ClientId(4))), []);
+        for last in [Happened::Left(TWO), release(TWO), Happened::TrustEnded] {
+            assert_eq!(talk.clone().handle(last), [Step::Release { is_asked }]);
+        }
+        let lost = talk.handle(Happened::State(HoldState::Lost(Loss::Removed)));
+        assert_eq!(lost, [Step::Tell(To::All, Event::lost(Loss::Removed)), Step::End]);
+    }
+}
+
+#[test]
+fn whoever_comes_after_a_loss_is_told_until_the_bond_is_over_or_somebody_releases() {
+    for end in [Happened::BondEnded, Happened::Said(TWO, Ok(Word::Release))] {
+        let mut talk = kept();
+        assert!(!talk.is_remembered());
+        talk.handle(Happened::State(HoldState::Lost(Loss::Removed)));
+        assert!(talk.is_remembered());
+        assert_eq!(told(talk.handle(Happened::Came(TWO)))[1..], [Event::lost(Loss::Removed)]);
+        assert_eq!(talk.handle(end), [Step::End]);
+    }
+    let mut talk = held();
+    talk.handle(Happened::State(HoldState::Lost(Loss::Removed)));
+    assert!(!talk.is_remembered(), "its client has heard it");
+}
+
+#[test]
+fn questions_are_limited_and_each_is_answered() {
+    let mut talk = held();
+    for _ in 0..CHECKS {
+        assert_eq!(talk.handle(said(Word::Check)), [Step::Verify(ONE)]);
+    }
+    assert!(is_error(talk.handle(said(Word::Check)), "16 questions"));
+    let verified = Happened::Verified { client: ONE, valid_until: seconds(50), problem: None };
+    assert_eq!(told(talk.handle(verified)).len(), 1);
+    assert_eq!(talk.handle(said(Word::Check)), [Step::Verify(ONE)]);
 }
 
 #[test]
@@ -164,6 +226,7 @@ fn a_bad_line_has_no_effect_but_its_error() {
     let bad = Happened::Said(TWO, crate::protocol::parse(b"release"));
     let [Step::Tell(To::One(TWO), Event::Error { message, hint })] = &talk.handle(bad)[..] else { panic!() };
     assert!(message.contains("release") && hint.contains(r#"{"do": "release"}"#), "{message}; {hint}");
+    assert_eq!(talk.handle(said(Word::Check)), [Step::Verify(ONE)]);
     let refused = Happened::Verified { client: ONE, valid_until: seconds(30), problem: Some("no right".to_owned()) };
     assert!(is_error(talk.handle(refused), "no right"));
     assert_eq!(talk.handle(said(Word::Check)), [Step::Verify(ONE)]);

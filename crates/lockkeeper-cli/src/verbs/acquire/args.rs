@@ -24,6 +24,7 @@ pub(crate) const STATUSES: &[Status] = &[
     UNREACHABLE,
     INTERNAL,
     NOT_ACQUIRED,
+    (Code::Lost, "the lock was lost at once", ""),
     REFUSED,
 ];
 
@@ -56,6 +57,7 @@ Examples:
     after_long_help = help(STATUSES, BEFORE_STATUSES, EXAMPLES),
     add = Statuses(STATUSES),
     add = Sets(VARIABLES),
+    mut_arg("cleanup", |cleanup| cleanup.hide(true)),
     override_usage = "lockkeeper acquire <NAME>... [OPTIONS]"
 )]
 pub(crate) struct AcquireArgs {
@@ -94,7 +96,7 @@ impl AcquireArgs {
     pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Option<Self> {
         let acquire = <AcquireArgs as clap::Args>::augment_args(clap::Command::new("acquire").no_binary_name(true));
         let mut args = AcquireArgs::from_arg_matches(&acquire.try_get_matches_from(words).ok()?).ok()?;
-        take_names("acquire", &mut args.names, &mut args.command).ok()?;
+        take_names("acquire", &mut args.names, &mut args.command, &args.leased).ok()?;
         Some(args)
     }
 

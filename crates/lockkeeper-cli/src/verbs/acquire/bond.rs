@@ -1,11 +1,13 @@
 //! What a hold is bound to: it ends with that.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use lockkeeper_session::process::ProcStat;
 use lockkeeper_session::text::spell;
 use rustix::io::Errno;
 use rustix::process::{Pid, getpid, test_kill_process};
+use tokio::sync::Notify;
 
 use crate::control::until_ended;
 use crate::exit::{Code, Failure};
@@ -25,10 +27,12 @@ impl Bond {
     /// Returns the bond that the options name, or this session.
     pub(super) fn of(process: Option<i32>, time: Option<Duration>) -> Result<Self, Failure> {
         if let Some(time) = time {
-            return Ok(Bond::Time(time));
+            let has_end = SystemTime::now().checked_add(time).is_some_and(|end| moment(end) != "?");
+            let too_long = || unbound(&format!("--for {}: no clock shows its end", spell(time)));
+            return has_end.then_some(Bond::Time(time)).ok_or_else(too_long);
         }
         if let Some(process) = process {
-            let pid = Pid::from_raw(process).filter(|pid| process > 1 && runs(*pid));
+            let pid = Pid::from_raw(process).filter(|pid| process > 0 && runs(*pid));
             return pid.map(Bond::Process).ok_or_else(|| unbound(&format!("--while {process}: no such process runs")));
         }
         let leader = leader_of(getpid()).map_err(|error| Failure::system("cannot find the session", error))?;
@@ -41,17 +45,30 @@ impl Bond {
         Err(unbound(&format!("the hold cannot end with this session: {why}")))
     }
 
-    /// Waits until it is over. Dropping the future leaves nothing behind.
-    pub(super) async fn over(self) {
-        match self {
-            Bond::Time(time) => tokio::time::sleep(time).await,
-            Bond::Process(pid) | Bond::Session(pid) => {
-                // It may have ended since the check.
-                if let Ok(ended) = until_ended(pid) {
-                    _ = ended.await;
+    /// Watches it; the future resolves when it is over. A time begins when `held` is notified. Dropping the future leaves nothing behind.
+    pub(super) fn watch(self, held: Arc<Notify>) -> Result<impl Future<Output = ()>, Failure> {
+        let ended = match self {
+            Bond::Time(_) => None,
+            Bond::Process(pid) | Bond::Session(pid) => match until_ended(pid) {
+                Ok(ended) => Some(ended),
+                // It has ended since the check.
+                Err(error) if error.raw_os_error() == Some(Errno::SRCH.raw_os_error()) => None,
+                Err(error) => {
+                    let process = pid.as_raw_nonzero();
+                    return Err(unbound(&format!("the end of process {process} cannot be watched: {error}")));
                 }
+            },
+        };
+        Ok(async move {
+            match (self, ended) {
+                (Bond::Time(time), _) => {
+                    held.notified().await;
+                    tokio::time::sleep(time).await;
+                }
+                (_, Some(ended)) => _ = ended.await,
+                (_, None) => {}
             }
-        }
+        })
     }
 
     /// Returns it as a word for the keeper.
@@ -59,7 +76,7 @@ impl Bond {
         match self {
             Bond::Process(pid) => format!("process:{}", pid.as_raw_nonzero()),
             Bond::Session(pid) => format!("session:{}", pid.as_raw_nonzero()),
-            Bond::Time(time) => format!("time:{}", time.as_millis()),
+            Bond::Time(time) => format!("time:{}", time.as_nanos()),
         }
     }
 
@@ -70,12 +87,20 @@ impl Bond {
         match kind {
             "process" => pid().map(Bond::Process),
             "session" => pid().map(Bond::Session),
-            "time" => Some(Bond::Time(Duration::from_millis(number.parse().ok()?))),
+            "time" => Some(Bond::Time(Duration::from_nanos(number.parse().ok()?))),
             _ => None,
         }
     }
 
-    /// `until process 4711 (bash) ends`, `until 18:00:00, for 8h`
+    /// What it is before the grant: `until process 4711 (bash) ends`, `for 8h`
+    pub(super) fn ahead(self) -> String {
+        match self {
+            Bond::Time(time) => format!("for {}", spell(time)),
+            _ => self.text(),
+        }
+    }
+
+    /// What it is from a grant of this moment on: `until process 4711 (bash) ends`, `until 18:00:00, for 8h`
     pub(super) fn text(self) -> String {
         let named = |pid: Pid| {
             let number = pid.as_raw_nonzero();

@@ -4,13 +4,14 @@
 //! its socket, or with a loss. Then it removes the socket.
 
 use std::ffi::OsString;
+use std::future::pending;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use futures_util::stream::poll_fn;
 use lockkeeper_hold::{Bound, Clients, keep};
 use rustix::process::Signal;
-use tokio::net::UnixListener;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::args::AcquireArgs;
 use super::bond::Bond;
@@ -20,7 +21,7 @@ use crate::keepers::{self, Keepers};
 use crate::output::Printer;
 use crate::signals::Signals;
 use crate::streams;
-use crate::verbs::hold::{Coprocess, NotHeld, failed, status};
+use crate::verbs::hold::{Alone, Coprocess, NotHeld, failed, status};
 use crate::verbs::run::Request;
 
 /// The argument that starts this part of the program.
@@ -47,34 +48,27 @@ pub(crate) fn main(mut words: impl Iterator<Item = OsString>) -> ExitCode {
 async fn serve(args: &AcquireArgs, id: &str, bond: Bond) -> u8 {
     let mut clients = Clients::default();
     let starter = clients.add(tokio::io::stdin(), tokio::io::stdout());
-    let bound = Bound::Otherwise { starter, bond: bond.text() };
-    let printer = Printer::new(args.common.json);
-    let begun = match begin(args, id, bond, &printer).await {
-        Ok((request, keepers, signals)) => {
-            let socket = keepers.socket(id);
-            match UnixListener::bind(&socket) {
-                Ok(listener) => {
-                    clients.listen(listener);
-                    Ok((request, socket, signals))
-                }
-                Err(error) => Err(Failure::system(&format!("cannot serve {}", socket.display()), error)
-                    .hint("choose a shorter directory with --state-dir")),
-            }
-        }
-        Err(failure) => Err(failure),
+    let bound = Bound::Otherwise { starter, bond: bond.ahead() };
+    let (printer, held) = (Printer::new(args.common.json), Arc::new(Notify::new()));
+    let begun = async {
+        let over = bond.watch(Arc::clone(&held))?;
+        let (request, keepers, signals) = begin(args, id, bond, &printer).await?;
+        clients.listen(keepers.serve(id)?);
+        Ok((request, keepers.socket(id), signals, over))
     };
-    let (request, socket, mut signals) = match begun {
+    let (request, socket, mut signals, over) = match begun.await {
         Ok(begun) => begun,
         Err(failure) => {
             let mut none = NotHeld::new(failed(&failure, false));
-            return status(&keep(&mut none, poll_fn(|_| None.into()), (clients, bound), bond.over()).await);
+            return status(&keep(&mut none, poll_fn(|_| None.into()), (clients, bound), pending()).await);
         }
     };
     let (waits_to, mut waits) = mpsc::unbounded_channel();
-    let mut locks = Coprocess::new(&request, waits_to, None).going_on_alone();
+    let alone = Alone { held, bond: Box::new(move || bond.text()) };
+    let mut locks = Coprocess::new(&request, waits_to, None).going_on_alone(alone);
     let over = async {
         tokio::select! {
-            () = bond.over() => {}
+            () = over => {}
             _ = signals.next() => {}
         }
     };
@@ -91,11 +85,11 @@ async fn begin(
     printer: &Printer,
 ) -> Result<(Request, Keepers, Signals), Failure> {
     let mut signals = Signals::default();
-    signals.catch(&[Signal::TERM, Signal::QUIT, Signal::INT])?;
+    signals.catch(&[Signal::TERM, Signal::HUP, Signal::QUIT, Signal::INT])?;
     let keepers = Keepers::of(&args.common.connect, printer)?;
     keepers.create()?;
     let mut request = Request::read(args.request(), printer).await?;
-    request.named = Some(format!("lockkeeper acquire, hold {id} {}", bond.text()));
+    request.named = Some(format!("lockkeeper acquire, hold {id} {}", bond.ahead()));
     // After the relative paths of the options are read.
     std::env::set_current_dir("/").map_err(|error| Failure::system("cannot leave the directory", error))?;
     Ok((request, keepers, signals))

@@ -6,9 +6,9 @@ pub(crate) mod keeper;
 
 use std::process::Stdio;
 
-use lockkeeper_hold::{Event, HeldLock};
+use lockkeeper_hold::{Event, HeldLock, Word};
 use serde::Serialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 pub(crate) use self::args::AcquireArgs;
 use self::bond::Bond;
@@ -41,7 +41,7 @@ struct Acquired<'a> {
 
 /// Starts the keeper, and prints the hold when it has the locks; returns the exit status.
 async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure> {
-    take_names("acquire", &mut args.names, &mut args.command)?;
+    take_names("acquire", &mut args.names, &mut args.command, &args.leased)?;
     let bond = Bond::of(args.process, args.time)?;
     let keepers = Keepers::of(&args.common.connect, printer)?;
     keepers.create()?;
@@ -52,8 +52,8 @@ async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure
     keeper.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut keeper = tokio::process::Command::from(keeper);
     let mut keeper = keeper.spawn().map_err(|error| not_started("cannot start the keeper", error))?;
-    // It waits for as long as this is open.
-    let _waits = keeper.stdin.take();
+    // The hold ends with this until the keeper reads that it is to go on.
+    let mut says = keeper.stdin.take().expect("it is a pipe");
     let mut lines = BufReader::new(keeper.stdout.take().expect("it is a pipe")).lines();
     let mut is_told = false;
     loop {
@@ -68,11 +68,18 @@ async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure
             Some(Ok(Event::Acquired { locks, only, .. })) => {
                 let token = only.and_then(|only| only.token);
                 print(&args, &id, (token.as_deref(), &locks), bond, printer)?;
+                let keep = serde_json::to_string(&Word::Keep).expect("a word serialises") + "\n";
+                let kept = says.write_all(keep.as_bytes()).await;
+                kept.map_err(|error| Failure::system("cannot tell the keeper", error))?;
                 return Ok(Code::Done.status());
             }
             Some(Ok(Event::Failed { exit_code, message, hint, .. })) => {
                 let code = Code::of(exit_code).unwrap_or(Code::Internal);
                 return Err(Failure { hint, ..Failure::new(code, message) });
+            }
+            Some(Ok(Event::Released { .. })) => {
+                let message = "the wait has ended: the process of --while has, or the keeper was told to";
+                return Err(Failure::new(Code::NotAcquired, message));
             }
             Some(Ok(Event::Lost { message, .. })) => return Err(Failure::new(Code::Lost, message)),
             Some(_) => {}

@@ -60,6 +60,7 @@ fn long_help() -> String {
     after_long_help = long_help(),
     add = Statuses(STATUSES),
     mut_arg("json", |json| json.help("Has no effect: the lines are JSON anyway")),
+    mut_arg("cleanup", |cleanup| cleanup.hide(true)),
     override_usage = "lockkeeper hold <NAME>... [OPTIONS]"
 )]
 pub(crate) struct HoldArgs {
@@ -101,8 +102,17 @@ pub(crate) struct HoldArgs {
     pub command: Vec<OsString>,
 }
 
-/// Takes the words behind `--` as the names, if there are none before it. With names, they would be a command, and this verb runs none.
-pub(crate) fn take_names(verb: &str, names: &mut Vec<String>, behind: &mut Vec<OsString>) -> Result<(), Failure> {
+/// Refuses what only a command can do, and takes the words behind `--` as the names, if there are none before it. With names, they would be a command, and this verb runs none.
+pub(crate) fn take_names(
+    verb: &str,
+    names: &mut Vec<String>,
+    behind: &mut Vec<OsString>,
+    leased: &LeaseArgs,
+) -> Result<(), Failure> {
+    if !leased.cleanup.is_zero() {
+        return Err(Failure::new(Code::Usage, format!("--cleanup: {verb} has no command that could clean up"))
+            .hint("leave it out, or use lockkeeper run"));
+    }
     let behind = std::mem::take(behind);
     if names.is_empty() {
         *names = behind.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();

@@ -5,13 +5,16 @@ mod ending;
 
 use std::fs::File;
 use std::io::IsTerminal;
+use std::sync::Arc;
 
 use futures_util::stream::poll_fn;
 use lockkeeper::{Loss, MultiGuard};
 use lockkeeper_hold::{Ahead, Bound, Clients, Event, Locks, keep};
 use lockkeeper_letters::retry::Cause;
 use rustix::process::{Signal, getppid};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{self, UnboundedSender};
+use tokio::task::JoinHandle;
 
 pub(crate) use self::args::HoldArgs;
 use self::args::take_names;
@@ -49,13 +52,15 @@ impl Verb for HoldArgs {
 
 /// Holds the locks for the client; returns the exit status.
 async fn hold(mut args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
-    take_names("hold", &mut args.names, &mut args.command)?;
+    take_names("hold", &mut args.names, &mut args.command, &args.leased)?;
+    // First: a parent that has ended since cannot be told from another one.
+    let parent = getppid().map(until_ended);
     let mut clients = Clients::default();
     shrink_pipe(PIPE);
     let bound = Bound::To(clients.add(tokio::io::stdin(), tokio::io::stdout()));
     let mut signals = Signals::default();
     signals.catch(&[Signal::TERM, Signal::HUP, Signal::QUIT, Signal::INT])?;
-    let bond = bond(&mut signals);
+    let bond = bond(&mut signals, parent.and_then(Result::ok));
     let (waits_to, mut waits) = mpsc::unbounded_channel();
     let request = match request(&args, printer).await {
         Ok(request) => request,
@@ -81,11 +86,11 @@ async fn request(args: &HoldArgs, printer: &Printer) -> Result<(Request, Option<
 
 /// Resolves when a signal ends this process, or when the process that has started it has ended: a process that it has forked may keep
 /// the pipe open. On a pipe, Ctrl-C is meant for that process, and does not end this one.
-async fn bond(signals: &mut Signals) {
+async fn bond(signals: &mut Signals, parent: Option<JoinHandle<()>>) {
     let is_typed = std::io::stdin().is_terminal();
     let signal = async { while signals.next().await == Signal::INT && !is_typed {} };
     let parent = async {
-        match getppid().and_then(|parent| until_ended(parent).ok()) {
+        match parent {
             Some(ended) => _ = ended.await,
             None => std::future::pending().await,
         }
@@ -126,8 +131,16 @@ pub(crate) struct Coprocess<'a> {
     acquisition: Acquisition<'a>,
     records: Records,
     end_with: Option<EndWith>,
-    /// Whether it leaves the standard error of its starter when it holds the locks.
-    goes_on_alone: bool,
+    /// Of a keeper: what is done at the grant.
+    alone: Option<Alone>,
+}
+
+/// How a hold goes on without the command that has asked for it.
+pub(crate) struct Alone {
+    /// Is notified of the grant.
+    pub(crate) held: Arc<Notify>,
+    /// Describes the bond, which begins with the grant.
+    pub(crate) bond: Box<dyn Fn() -> String>,
 }
 
 impl<'a> Coprocess<'a> {
@@ -135,13 +148,13 @@ impl<'a> Coprocess<'a> {
     pub(crate) fn new(request: &'a Request, waits: UnboundedSender<Ahead>, end_with: Option<EndWith>) -> Self {
         let mut acquisition = Acquisition::new(request, false);
         acquisition.report = Report::to(waits);
-        Coprocess { acquisition, records: Records::default(), end_with, goes_on_alone: false }
+        Coprocess { acquisition, records: Records::default(), end_with, alone: None }
     }
 
-    /// Leaves the standard error of its starter when it holds the locks: a reader of that would wait for its end.
+    /// Goes on without its starter when it holds the locks. It leaves the starter's standard error: a reader of that would wait for its end.
     #[must_use]
-    pub(crate) fn going_on_alone(self) -> Self {
-        Coprocess { goes_on_alone: true, ..self }
+    pub(crate) fn going_on_alone(self, alone: Alone) -> Self {
+        Coprocess { alone: Some(alone), ..self }
     }
 
     /// Begins the records of a hold, and sets its group's end.
@@ -151,10 +164,11 @@ impl<'a> Coprocess<'a> {
         if let Some(end_with) = &mut self.end_with {
             end_with.begin(request.grace(session_timeout(guard))?)?;
         }
-        if self.goes_on_alone
-            && let Ok(null) = File::options().write(true).open("/dev/null")
-        {
-            _ = rustix::stdio::dup2_stderr(null);
+        if let Some(alone) = &self.alone {
+            alone.held.notify_one();
+            if let Ok(null) = File::options().write(true).open("/dev/null") {
+                _ = rustix::stdio::dup2_stderr(null);
+            }
         }
         self.records = Records::begin(request.record_terms(), keeper, Held::All(guard), &self.acquisition.report);
         Ok(())
@@ -181,6 +195,10 @@ impl Locks for Coprocess<'_> {
         let records = std::mem::take(&mut self.records);
         let (again, _) = tokio::join!(self.acquisition.make_way(guard), records.finish());
         self.granted(again).await
+    }
+
+    fn bond(&self) -> Option<String> {
+        self.alone.as_ref().map(|alone| (alone.bond)())
     }
 
     fn trusted(&mut self, guard: &MultiGuard) {

@@ -46,7 +46,7 @@ struct HoldsView {
 struct HoldView {
     hold: String,
     locks: Vec<HeldLock>,
-    /// `held`, `suspected` or `lost: …`
+    /// `held`, `suspected`, `lost: …`, `waits for its lock` or `is being released`
     state: String,
     bond: Option<String>,
     /// Who asks for the lock, and why, if somebody does.
@@ -55,9 +55,9 @@ struct HoldView {
 
 /// Lists the holds; returns the exit status.
 async fn holds(args: &HoldsArgs, printer: &Printer) -> Result<u8, Failure> {
-    let (all, silent) = Keepers::of(&args.common.connect, printer)?.all().await;
-    for id in silent {
-        printer.note(&format!("the keeper of the hold {id} does not answer"));
+    let (all, silent) = Keepers::of(&args.common.connect, printer)?.all().await?;
+    for (id, error) in silent {
+        printer.note(&format!("the keeper of the hold {id}: {error}"));
     }
     let view = |(hold, remote): (String, lockkeeper_hold::Remote)| {
         let seen = remote.seen();
@@ -65,7 +65,12 @@ async fn holds(args: &HoldsArgs, printer: &Printer) -> Result<u8, Failure> {
             let why = why.map_or_else(String::new, |why| format!(": {why}"));
             format!("asked for by {}{why}", by.as_deref().unwrap_or("someone unnamed"))
         });
-        HoldView { hold, locks: seen.locks, state: remote.state().to_string(), bond: seen.bond, asked }
+        let state = match (seen.waits, seen.is_ending && seen.last.is_none()) {
+            (true, _) => "waits for its lock".to_owned(),
+            (_, true) => "is being released".to_owned(),
+            _ => remote.state().to_string(),
+        };
+        HoldView { hold, locks: seen.locks, state, bond: seen.bond, asked }
     };
     let holds: Vec<_> = all.into_iter().map(view).collect();
     if printer.is_json() {

@@ -1,11 +1,16 @@
 //! `lockkeeper release`: ends a hold of `lockkeeper acquire`.
 
+use std::time::Duration;
+
 use lockkeeper_hold::{Event, Word};
+use lockkeeper_session::text::spell;
+use serde::Serialize;
+use tokio::time::timeout;
 
 use crate::args::common::Common;
 use crate::exit::{Code, Failure};
 use crate::keepers::Keepers;
-use crate::output::Printer;
+use crate::output::{self, Printer};
 use crate::statuses::{Status, Statuses, help};
 use crate::verb::{Context, Verb};
 
@@ -16,7 +21,11 @@ pub(crate) const STATUSES: &[Status] = &[
     (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
     (Code::Unreachable, "released, and no server has confirmed it", "the lock is free when the keeper's session ends"),
     (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::Lost, "the lock was lost before: another contender may have held it meanwhile", ""),
+    (
+        Code::Lost,
+        "the lock was lost before: another contender may have held it meanwhile",
+        "also if its keeper was killed",
+    ),
 ];
 
 const EXAMPLES: &str = "\
@@ -45,12 +54,33 @@ impl Verb for ReleaseArgs {
     }
 }
 
+/// How long a keeper has for the release, beside the time that commands under the hold have.
+const CONFIRMING: Duration = Duration::from_secs(15);
+
+/// A hold that is over, as `--json` shows it.
+#[derive(Serialize)]
+struct Released<'a> {
+    hold: &'a str,
+}
+
 /// Releases the hold; returns the exit status.
 async fn release(args: &ReleaseArgs, printer: &Printer) -> Result<u8, Failure> {
     let (id, hold) = Keepers::of(&args.common.connect, printer)?.find(args.id.as_deref()).await?;
     hold.say(Word::Release);
-    match hold.last().await {
-        Some(Event::Released { message: None }) => Ok(Code::Done.status()),
+    let limit = hold.seen().session_timeout + CONFIRMING;
+    let last = timeout(limit, hold.last()).await.map_err(|_| {
+        Failure::new(Code::Internal, format!("the keeper of {id} has not released it within {}", spell(limit)))
+            .hint("it stands still; the lock is free when its process is killed and its session has ended")
+    })?;
+    // A keeper whose lock was lost hears that nobody needs to be told any more.
+    hold.finish().await;
+    match last {
+        Some(Event::Released { message: None }) => {
+            if printer.is_json() {
+                output::document(&Released { hold: &id })?;
+            }
+            Ok(Code::Done.status())
+        }
         Some(Event::Released { message: Some(message) }) => Err(Failure::new(Code::Unreachable, message)),
         Some(Event::Lost { message, .. } | Event::Failed { message, .. }) => {
             Err(Failure::new(Code::Lost, format!("the hold {id} was lost before: {message}")))

@@ -224,13 +224,13 @@ pub(crate) struct LockArgs {
     ///
     /// With --lease, --try asks no owner to make room. So it also gives up if the owner has a lower priority, or if its lease is
     /// over and it keeps the lock until someone asks. To get the lock of an owner that died, leave out --try. If no server can
-    /// be reached, run gives up after 10s.
+    /// be reached, lockkeeper gives up after 10s.
     #[arg(long = "try", conflicts_with = "wait")]
     pub once: bool,
     /// Give up after this long [default: waits; --foreground and --background: as the settings say]
     ///
-    /// One deadline for starting a server, reaching it and waiting; run ends at most a second after it. 0s is --try: if no server
-    /// can be reached, run gives up after 10s. With --retries or --dead-letter, the default is otherwise 2s.
+    /// One deadline for starting a server, reaching it and waiting; lockkeeper gives up at most a second after it. 0s is --try: if no server
+    /// can be reached, it gives up after 10s. With --retries, or --dead-letter of run, the default is otherwise 2s.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub wait: Option<Duration>,
     /// Show this reason to everyone who looks at the lock
@@ -239,7 +239,7 @@ pub(crate) struct LockArgs {
     /// After a loss, keep the lock unavailable for this long
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "lease", hide_short_help = true)]
     pub lock_delay: Option<Duration>,
-    /// If this run closes a ring of waits, each of which a lockkeeper run keeps while it waits: wait, or give up with the ring in
+    /// If this wait closes a ring of waits, each of which holds a lock that another one waits for: wait, or give up with the ring in
     /// the message
     ///
     /// For runs of several locks, and for a run in the command of another one. See lockkeeper deadlocks.
@@ -260,8 +260,8 @@ pub(crate) struct LockArgs {
     pub no_history: bool,
     /// Write the trace context of TRACEPARENT into the lock, so that the traces of those who wait can link to this one
     ///
-    /// The text of TRACEPARENT is that of W3C Trace Context, which pipelines with tracing set. The command gets it unchanged, with or
-    /// without this option. Everyone who may read the lock sees it. Without TRACEPARENT, this option does nothing.
+    /// The text of TRACEPARENT is that of W3C Trace Context, which pipelines with tracing set. The command of run gets it unchanged,
+    /// with or without this option. Everyone who may read the lock sees it. Without TRACEPARENT, this option does nothing.
     #[arg(long, conflicts_with = "lease", hide_short_help = true)]
     pub trace: bool,
 }

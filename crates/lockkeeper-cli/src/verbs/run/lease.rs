@@ -10,12 +10,12 @@ use crate::args::values::{Waiting, duration, lease, waiting};
 pub(crate) struct LeaseArgs {
     /// Hold a leased lock, with a lease of this length; if another owner has it, wait only with --wait
     ///
-    /// After the end of the lease, the command runs on until someone else asks for the lock. With --wait, the command waits
+    /// After the end of the lease, the hold goes on until someone else asks for the lock. With --wait, lockkeeper waits
     /// until an owner of any priority has released the lock or its lease is over, at most for that time. The requestors that
     /// wait get the lock in no order.
     #[arg(long, value_name = "DURATION", value_parser = lease, group = "kind", conflicts_with = "node_format")]
     pub lease: Option<Duration>,
-    /// Stop the command at the end of the lease, even if nobody else asks for the lock; --keep-node implies this
+    /// End the hold at the end of the lease, and the command of run with it, even if nobody else asks for the lock; --keep-node implies this
     #[arg(long, hide_short_help = true, requires = "lease")]
     pub strict_lease: bool,
     /// Preempt owners of a lower priority; 0 is the lowest
@@ -47,7 +47,7 @@ pub(crate) struct LeaseArgs {
     /// Hold the lock as this user id: everyone with the same id is the same owner [default: a new id]
     #[arg(long, hide_short_help = true, value_name = "ID", requires = "lease")]
     pub id: Option<String>,
-    /// Hand the lock to this user id in one step if the command succeeds; release it if the command fails
+    /// Hand the lock to this user id in one step at a release, of run if its command succeeds
     #[arg(long, hide_short_help = true, value_name = "ID", requires = "lease")]
     pub hand_to: Option<String>,
     /// Ask operators (lockkeeper requests) for at most this long if the owner has not cleaned up; no answer

@@ -23,7 +23,8 @@ pub(crate) const STATUSES: &[Status] = &[
     (Code::NoSuchLock, "no hold of this user has this id", ""),
     (Code::Usage, "the command line or a setting is wrong; nothing was done", ""),
     (Code::Internal, "the operating system or lockkeeper failed", ""),
-    (Code::Lost, "the lock was lost before the command, or while it ran; it was stopped", ""),
+    (Code::NotAcquired, "the hold waits for its lock", ""),
+    (Code::Lost, "the hold was over before the command, or while it ran; it was stopped", ""),
     (Code::NotExecutable, "the command cannot be executed", "no permission, or its interpreter is missing"),
     (Code::NotFound, "the command was not found", ""),
 ];
@@ -31,7 +32,7 @@ pub(crate) const STATUSES: &[Status] = &[
 /// Each paragraph is one line, which the parser wraps to the terminal's width.
 const BEFORE: &str = "\
 The command runs in a process group of its own, with the variables of lockkeeper run. When the hold can no longer be relied on, the group \
-gets SIGTERM, and SIGKILL after the grace period: in time before the next holder. The hold goes on when the command has ended.";
+gets SIGTERM, and SIGKILL after the grace period: in time before the next holder, unless somebody breaks the lock. A release waits for that. The hold goes on when the command has ended.";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,6 +44,7 @@ Examples:
 #[command(
     after_long_help = help(STATUSES, BEFORE, EXAMPLES),
     add = Statuses(STATUSES),
+    mut_arg("json", |json| json.help("Print messages as JSON lines on standard error")),
     add = Sets(VARIABLES.split_at(VARIABLES.len() - 1).0),
     override_usage = "lockkeeper with-hold [ID] [OPTIONS] -- <COMMAND>..."
 )]
@@ -78,6 +80,13 @@ impl Verb for WithHoldArgs {
 /// Runs the command under the hold; returns the exit status.
 async fn with_hold(args: WithHoldArgs, printer: &Printer) -> Result<u8, Failure> {
     let (id, hold) = Keepers::of(&args.common.connect, printer)?.find(args.id.as_deref()).await?;
+    if hold.seen().waits {
+        return Err(Failure::new(Code::NotAcquired, format!("the hold {id} waits for its lock"))
+            .hint("wait for the end of lockkeeper acquire"));
+    }
+    if hold.seen().is_ending {
+        return Err(Failure::new(Code::Lost, format!("the hold {id} is being released")));
+    }
     if let HoldState::Lost(loss) = hold.state() {
         return Err(Failure::new(Code::Lost, format!("the hold {id} is lost: {loss}")));
     }
