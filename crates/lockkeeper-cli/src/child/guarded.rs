@@ -50,6 +50,8 @@ impl Attended<'_> {
         self.command.replaced += 1;
         self.command.watchdog =
             (self.command.replaced <= REPLACEMENTS).then(|| Watchdog::start_for(self.command.pid).ok()).flatten();
+        // Before anybody is told that it guards the command. The loop sees if that is too late.
+        _ = self.move_deadline();
         self.printer.note(&match self.command.watchdog {
             Some(_) => format!("{text}; another one guards the command now"),
             None => format!("{text}, and no other one is started: {UNGUARDED}"),

@@ -1,5 +1,6 @@
 //! Limits on what clients can create: the server's limits, and quotas, which clients set.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lockkeeper_server::{Config, Limits, Server};
@@ -93,7 +94,24 @@ fn a_connection_that_its_client_has_closed_does_not_count() {
     let server = limited(Limits::default().with_connections(10, 1));
     for _ in 0..200 {
         drop(socket(server.addr()));
+        until_closed(server.addr());
         Client::connect(server.addr()).ping();
+        until_closed(server.addr());
+    }
+}
+
+/// Waits until the kernel knows on the server's side that the clients have closed their connections: a busy one delivers that late.
+fn until_closed(server: SocketAddr) {
+    /// The state in the fourth column.
+    const ESTABLISHED: &str = "01";
+    let own = format!(":{:04X}", server.port());
+    let is_open = |line: &str| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        columns.get(1).is_some_and(|local| local.ends_with(&own)) && columns.get(3) == Some(&ESTABLISHED)
+    };
+    // Without the file, the kernel is another one.
+    while std::fs::read_to_string("/proc/net/tcp").is_ok_and(|open| open.lines().any(is_open)) {
+        std::thread::yield_now();
     }
 }
 
