@@ -141,6 +141,19 @@ fn a_slot_is_noted_once_and_as_many_are_kept_as_runs() {
     }
 }
 
+/// Nobody asks in the pauses, of which the second begins after the end of the first.
+#[test]
+fn the_slots_of_an_earlier_pause_are_not_caught_up() {
+    let mut log = ran(&hourly());
+    pause(&mut log, middle(100), Some(middle(103)));
+    pause(&mut log, middle(104), Some(middle(107)));
+    assert!(matches!(decide(&log, &hourly(), 108, 0), SlotDecision::Run { missed_before: 3, .. }));
+    let SlotDecision::Run { slot, catch_up: true, .. } = decide(&log, &hourly(), 108, 20) else { panic!() };
+    assert_eq!(slot.name, "h103", "of 101 and 102 all was in the first pause");
+    let text = serde_json::to_string(&log).unwrap();
+    assert_eq!(serde_json::from_str::<JobLog>(&text).unwrap(), log);
+}
+
 /// It was left out on purpose. What was missed before and after the pause was not.
 #[test]
 fn a_slot_that_was_left_out_is_not_caught_up_and_not_missed() {

@@ -36,6 +36,9 @@ pub struct JobLog {
     /// The last pause, which may be over ([`Pause::is_in_effect`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
+    /// From when to when earlier pauses were in effect, the oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) earlier_pauses: Vec<(i64, i64)>,
     /// The slots that hosts asked for in a pause, the oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<LeftOut>,
@@ -151,6 +154,7 @@ impl JobLog {
             runs: Vec::new(),
             expected: None,
             pause: None,
+            earlier_pauses: Vec::new(),
             left_out: Vec::new(),
             later: Map::new(),
         }

@@ -34,6 +34,9 @@ impl Pause {
     }
 }
 
+/// How many pauses before the last one a job knows: `--catch-up` passes over the slots in them.
+const MAX_EARLIER: usize = 32;
+
 /// A slot that a host asked for while the job was paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
@@ -68,8 +71,10 @@ impl JobLog {
 
     /// Pauses the job at `now_ms`, the servers' time. Replaces an earlier pause. Returns the pause.
     pub fn pause(&mut self, by: Owner, reason: String, now_ms: i64, until_ms: Option<i64>) -> Pause {
-        let before = self.pause.as_ref().filter(|pause| pause.is_in_effect(now_ms));
-        let since_ms = before.map_or(now_ms, |before| before.since_ms);
+        let (in_effect, ended): (Vec<_>, Vec<_>) = self.pause.iter().partition(|pause| pause.is_in_effect(now_ms));
+        let since_ms = in_effect.first().map_or(now_ms, |before| before.since_ms);
+        self.earlier_pauses.extend(ended.iter().filter_map(|pause| Some((pause.since_ms, pause.until_ms?))));
+        self.earlier_pauses.drain(..self.earlier_pauses.len().saturating_sub(MAX_EARLIER));
         self.pause.insert(Pause { by, reason, since_ms, until_ms }).clone()
     }
 
@@ -80,11 +85,13 @@ impl JobLog {
         Some(pause.clone())
     }
 
-    /// Whether this slot, which is over, was left out: a host asked for it in a pause, or all of it was in the last one.
+    /// Whether this slot, which is over, was left out: a host asked for it in a pause, or all of it was in one.
     pub(super) fn is_left_out(&self, schedule: &Schedule, slot: &RunSlot) -> bool {
+        let last = self.pause.as_ref().map(|pause| (pause.since_ms, pause.until_ms.unwrap_or(i64::MAX)));
+        let covers = |(since, until), end_ms| since <= slot.start_ms && end_ms <= until;
         self.left_out.iter().any(|other| schedule.is_one_slot(&other.slot, slot))
-            || self.pause.as_ref().zip(slot.end_ms).is_some_and(|(pause, end_ms)| {
-                pause.covers_ms(slot.start_ms, end_ms) == end_ms.saturating_sub(slot.start_ms)
+            || slot.end_ms.is_some_and(|end_ms| {
+                self.earlier_pauses.iter().copied().chain(last).any(|pause| covers(pause, end_ms))
             })
     }
 }
