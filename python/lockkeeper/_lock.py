@@ -8,9 +8,9 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, TypedDict, Union
 
 from . import _link, _program
 from ._hold import Hold, OnAsked, OnLost, OnWanted
@@ -86,9 +86,9 @@ class Lock:
         self._words = [*words, *arguments(options)]
         self._message = options.get("message")
         self._callbacks = options.get("on_lost"), options.get("on_asked"), options.get("on_wanted")
-        # What the with statements hold, by thread or task. The grip is here and not in the hold: when a Ctrl-C comes just before __exit__
-        # does anything, this lock is all that can be freed, because the caller's variable keeps the hold.
-        self._entered: dict[object, list[tuple[Hold, io.FileIO]]] = {}
+        # What the with statements hold. The grip is here and not in the hold: when a Ctrl-C comes just before __exit__ does anything, this
+        # lock is all that can be freed, because the caller's variable keeps the hold.
+        self._entered: list[_Entered] = []
 
     def acquire(self) -> Hold:
         """Acquires the lock, and returns the hold, which has to be released."""
@@ -114,7 +114,7 @@ class Lock:
         hold = self._start(None)
         try:
             hold._wait(self._timeout)
-            self._entered.setdefault(threading.get_ident(), []).append((hold, hold._disown()))
+            self._entered.append(_Entered(_place(sys._getframe(1)), threading.get_ident(), hold, hold._disown()))
             return hold
         except BaseException:
             hold._abandon()
@@ -123,31 +123,37 @@ class Lock:
     def __exit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[types.TracebackType]
     ) -> None:
-        hold, _grip = self._leave(threading.get_ident())
+        left = self._leave(_place(sys._getframe(1)), threading.get_ident())
         try:
-            hold.release()
+            left.hold.release()
         except LockError as problem:
             # The error of the block is the reason, or has the better one.
             if error is None:
                 raise
             log.warning("%s", problem)
 
-    async def __aenter__(self) -> Hold:
+    def __aenter__(self) -> Coroutine[Any, Any, Hold]:
+        return self._enter_async(_place(sys._getframe(1)))
+
+    def __aexit__(
+        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[types.TracebackType]
+    ) -> Coroutine[Any, Any, None]:
+        return self._exit_async(_place(sys._getframe(1)), error)
+
+    async def _enter_async(self, place: tuple[object, ...]) -> Hold:
         hold = self._start(asyncio.get_running_loop())
         try:
             await hold._wait_async(self._timeout)
-            self._entered.setdefault(asyncio.current_task(), []).append((hold, hold._disown()))
+            self._entered.append(_Entered(place, asyncio.current_task(), hold, hold._disown()))
             return hold
         except BaseException:
             hold._abandon()
             raise
 
-    async def __aexit__(
-        self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[types.TracebackType]
-    ) -> None:
-        hold, _grip = self._leave(asyncio.current_task())
+    async def _exit_async(self, place: tuple[object, ...], error: Optional[BaseException]) -> None:
+        left = self._leave(place, asyncio.current_task())
         try:
-            await hold.arelease()
+            await left.hold.arelease()
         except LockError as problem:
             if error is None:
                 raise
@@ -172,14 +178,27 @@ class Lock:
             hold.on_wanted(on_wanted)
         return hold
 
-    def _leave(self, who: object) -> tuple[Hold, io.FileIO]:
-        # A generator may be entered in one thread or task and left in another.
-        key = who if who in self._entered else next(reversed(self._entered))
-        entered = self._entered[key]
-        last = entered.pop()
-        if not entered:
-            del self._entered[key]
+    def _leave(self, place: tuple[object, ...], who: object) -> _Entered:
+        # The with statement's own, also if it is a generator's that was entered in another thread or task. An ExitStack has none: its is the
+        # last one of this thread or task.
+        last = max(reversed(self._entered.copy()), key=lambda entered: (entered.place == place, entered.who == who))
+        self._entered.remove(last)
         return last
+
+
+class _Entered(NamedTuple):
+    """What a with statement holds."""
+
+    place: tuple[object, ...]
+    """The frame of the statement, by its number: a frame that is kept keeps all that is in it. A later one may have the same number."""
+    who: object
+    """The thread or task that entered it."""
+    hold: Hold
+    grip: io.FileIO
+
+
+def _place(frame: types.FrameType) -> tuple[object, ...]:
+    return id(frame), frame.f_code
 
 
 def arguments(options: Options) -> list[str]:

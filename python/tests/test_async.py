@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -163,6 +164,29 @@ def test_a_lock_that_is_left_in_another_task_is_released(home: Home) -> None:
         hold = await asyncio.create_task(lock.__aenter__())
         assert hold.is_held
         await asyncio.create_task(lock.__aexit__(None, None, None))
+        assert await asyncio.to_thread(home.is_free)
+
+    asyncio.run(main())
+
+
+def test_an_asynchronous_generator_that_another_task_closes_releases_its_own_hold(home: Home) -> None:
+    lock = lockkeeper.lock(home.name, permits=2)
+
+    async def held() -> AsyncIterator[lockkeeper.Hold]:
+        async with lock as hold:
+            yield hold
+
+    async def main() -> None:
+        generator = held()
+        moved = await asyncio.ensure_future(generator.__anext__())
+
+        async def close() -> None:
+            async with lock as own:
+                with pytest.raises(StopAsyncIteration):
+                    await generator.__anext__()
+                assert not moved.is_held and own.is_held
+
+        await asyncio.create_task(close())
         assert await asyncio.to_thread(home.is_free)
 
     asyncio.run(main())

@@ -7,6 +7,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -61,6 +64,57 @@ def test_a_hold_without_a_with_statement_is_released_once(home: Home) -> None:
     with lockkeeper.try_lock(home.name).acquire() as hold:
         assert hold.is_held
     assert home.is_free()
+
+
+def held_by_a_generator(lock: lockkeeper.Lock) -> Iterator[lockkeeper.Hold]:
+    with lock as hold:
+        yield hold
+
+
+def test_blocks_that_do_not_end_in_their_order_release_each_its_own_hold(home: Home) -> None:
+    lock = lockkeeper.lock(home.name, permits=4, timeout=60)
+    first, second = held_by_a_generator(lock), held_by_a_generator(lock)
+    holds = next(first), next(second)
+    assert next(first, None) is None
+    assert not holds[0].is_held and holds[1].is_held
+    # It is entered here, and left in another thread, which has one of its own.
+    third = held_by_a_generator(lock)
+    with lock as own:
+        moved = next(third)
+        thread = threading.Thread(target=next, args=(third, None))
+        with lock as inner:
+            thread.start()
+            thread.join()
+            assert not moved.is_held and own.is_held and inner.is_held and holds[1].is_held
+        assert next(second, None) is None
+        assert own.is_held
+    assert not own.is_held and home.is_free()
+
+
+def test_a_loss_is_told_to_the_block_that_has_lost_the_lock(home: Home) -> None:
+    lock = lockkeeper.lock(home.name, timeout=60)
+    first, second = held_by_a_generator(lock), held_by_a_generator(lock)
+    next(first)
+    assert home.lockkeeper("break", home.name, "--reason", "it hangs", "--yes").returncode == 0
+    hold = next(second)
+    with pytest.raises(lockkeeper.Lost):
+        next(first)
+    assert hold.is_held
+    assert next(second, None) is None
+    assert home.is_free()
+
+
+def test_a_stack_of_one_thread_takes_no_hold_of_another_one(home: Home) -> None:
+    lock = lockkeeper.lock(home.name, permits=2)
+    stack = ExitStack()
+    hold = stack.enter_context(lock)
+    others: list[lockkeeper.Hold] = []
+    thread = threading.Thread(target=lambda: others.append(ExitStack().enter_context(lock)))
+    thread.start()
+    thread.join()
+    stack.close()
+    assert not hold.is_held and others[0].is_held
+    others[0].release()
 
 
 def test_a_lock_that_is_taken_names_its_holder(home: Home) -> None:
