@@ -60,19 +60,22 @@ class Flag:
         if self._is_set:
             return True
         loop = asyncio.get_running_loop()
-        happened = asyncio.Event()
+        happened = loop.create_future()
+
+        def happen() -> None:
+            if not happened.done():
+                happened.set_result(None)
 
         def told() -> None:
             try:
-                loop.call_soon_threadsafe(happened.set)
+                loop.call_soon_threadsafe(happen)
             except RuntimeError:
                 pass  # The loop has ended.
 
         key = self.tell(told)
         try:
-            await asyncio.wait_for(happened.wait(), timeout)
-        except asyncio.TimeoutError:
-            pass
+            # Before Python 3.12, wait_for loses a cancellation that comes at the same time.
+            await asyncio.wait({happened}, timeout=timeout)
         finally:
             self.forget(key)
         return self._is_set

@@ -110,6 +110,22 @@ def test_a_cancelled_wait_leaves_no_waiter(home: Home) -> None:
     asyncio.run(main())
 
 
+def test_a_cancellation_at_the_moment_of_the_grant_is_not_lost(home: Home) -> None:
+    async def main() -> None:
+        flag = lockkeeper.Flag()
+        task = asyncio.create_task(flag.wait_async(SOON))
+        await asyncio.sleep(0)
+        flag.set()
+        # The loop has heard of it, and the task has not.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        assert not task.done() and task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+
 def test_a_task_that_is_cancelled_under_the_lock_releases_it(home: Home) -> None:
     async def work(held: asyncio.Event) -> None:
         async with lockkeeper.lock(home.name):
