@@ -15,6 +15,7 @@ connection. The module is imported anew, by the same interpreter, in the same di
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import subprocess
@@ -64,6 +65,12 @@ _ERRORS: dict[int, tuple[type[LockError], str]] = {
 _is_importing = False
 """Whether the module of a job is being imported to run it."""
 
+SCRIPT = "__lockkeeper_job__"
+"""What the script of a job is called where the job runs."""
+
+_script: Optional[str] = None
+"""Its path there."""
+
 
 class Job(Generic[_P]):
     """A function that runs once per slot. Call it as the function; `function` is the function itself."""
@@ -71,6 +78,11 @@ class Job(Generic[_P]):
     def __init__(self, function: Callable[_P, object], words: Sequence[str]) -> None:
         if function.__qualname__ != function.__name__ or "<" in function.__name__:
             raise Usage(f"{function.__qualname__} cannot be a job", "a job is a function of a module, which another process can import")
+        if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise Usage(
+                f"{function.__qualname__} cannot be a job: a call of it only returns a coroutine or a generator",
+                "write a function that does the work, such as one that calls asyncio.run(…)",
+            )
         functools.update_wrapper(self, function)
         self.function = function
         self._words = tuple(words)
@@ -138,6 +150,9 @@ def job(
     """
     if sum(each is not None for each in (once_per, every, slot)) != 1:
         raise Usage("a job needs one of once_per, every and slot", 'write, for example, once_per="day"')
+    # With these, lockkeeper succeeds, and runs nothing.
+    if name.startswith("-") or {"-h", "--help", "-V", "--version"} & set(options):
+        raise Usage(f"a job cannot have the name {name!r} and the options {options!r}", "for help, call lockkeeper run --help")
     words = [name]
     if once_per is not None:
         words.append(f"--once-per={once_per}")
@@ -157,7 +172,10 @@ def job(
 def _origin(function: Callable[..., object]) -> dict[str, str]:
     """Returns where another process finds a function."""
     module = function.__module__
-    if module != "__main__":
+    if module == SCRIPT and _script is not None:
+        return {"file": _script}
+    # The second is a process that multiprocessing has started.
+    if module not in ("__main__", "__mp_main__"):
         return {"module": module}
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)

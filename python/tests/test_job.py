@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,22 @@ def test_what_cannot_be_a_job_is_refused(home: Home) -> None:
 
     with pytest.raises(lockkeeper.Usage, match="cannot be a job"):
         job(Thing.method)
+    async def works_in_a_loop() -> None:
+        pass
+
+    def generates() -> Iterator[None]:
+        yield
+
+    async def generates_in_a_loop() -> AsyncIterator[None]:
+        yield
+
+    for function in (works_in_a_loop, generates, generates_in_a_loop):
+        function.__qualname__ = function.__name__
+        with pytest.raises(lockkeeper.Usage, match="only returns"):
+            job(function)
+    for name, options in (("--version", []), (home.name, ["--help"])):
+        with pytest.raises(lockkeeper.Usage, match="--help"):
+            lockkeeper.job(name, slot="1", options=options)
     works = lockkeeper.job(home.name, slot="1")(takes_anything)
     with pytest.raises(lockkeeper.Usage, match="JSON"):
         works((1, 2))
@@ -165,6 +182,43 @@ def test_a_job_of_a_script_runs_and_its_main_part_does_not_run_again(
     program = home.start(SCRIPT)
     out, remarks = program.communicate("go\n")
     assert "status='failed'" in out and 'if __name__ == "__main__"' in remarks
+
+
+MANY = """
+import multiprocessing
+
+
+@lockkeeper.job(NAME, slot="1")
+def outer():
+    print("outer", inner().status, flush=True)
+
+
+@lockkeeper.job(NAME + "-inner", slot="1")
+def inner():
+    print("inner", flush=True)
+
+
+def plain():
+    print("plain", flush=True)
+
+
+renamed = lockkeeper.job(NAME + "-plain", slot="1")(plain)
+
+
+def child():
+    print(outer().status, renamed().status, flush=True)
+
+
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=child)
+    process.start()
+    process.join()
+"""
+
+
+def test_a_job_runs_from_another_job_from_a_spawned_process_and_by_another_name(home: Home) -> None:
+    out, _ = finish(home.start(MANY))
+    assert out.split() == ["inner", "outer", "done", "plain", "done", "done"]
 
 
 def test_an_interrupt_of_a_job_ends_its_process_first(home: Home) -> None:
