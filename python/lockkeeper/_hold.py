@@ -6,10 +6,14 @@ import asyncio
 import copy
 import inspect
 import io
+import sys
 import threading
 import types
 import warnings
 import weakref
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Callable, NamedTuple, Optional, TypeVar
 
 from ._flag import Flag
@@ -17,7 +21,7 @@ from ._link import HeldLock, Link, log
 from .errors import Forked, LockError, Lost, TimedOut, Usage
 
 LATE = 5.0
-"""Seconds that the program may be late with a word."""
+"""Seconds that the program may be late with the end of a release."""
 
 
 class Asked(NamedTuple):
@@ -40,6 +44,7 @@ class Wanted(NamedTuple):
 
 
 _Event = TypeVar("_Event")
+_Thing = TypeVar("_Thing")
 
 OnLost = Callable[[Lost], object]
 OnAsked = Callable[[Asked], object]
@@ -56,7 +61,7 @@ class Hold:
         self._link = link
         self._grip: Optional[io.FileIO] = grip
         self._loop = loop
-        self._on_lost: list[OnLost] = []
+        self._on_lost: deque[OnLost] = deque()
         self._on_asked: list[OnAsked] = []
         self._on_wanted: list[OnWanted] = []
         self._tasks: set[asyncio.Future[object]] = set()
@@ -214,7 +219,7 @@ class Hold:
             self._end_release(await self._link.done.wait_async(limit))
 
     def __enter__(self) -> Hold:
-        self._own()
+        self.raise_if_lost()
         return self
 
     def __exit__(
@@ -250,7 +255,7 @@ class Hold:
         grip = getattr(self, "_grip", None)
         if grip is not None and not grip.closed and not self._link.forked():
             is_held = self._link.left() > 0
-            self._link.release()
+            self._close()
             if is_held:
                 text = f"the hold of {self._link.locks[0].path} was forgotten, and is released: use the with statement, or call release()"
                 warnings.warn(text, ResourceWarning, source=self)
@@ -263,12 +268,12 @@ class Hold:
         assert grip is not None
         return grip
 
-    def _wait(self, timeout: Optional[float]) -> None:
+    def _wait(self, limit: Optional[float]) -> None:
         """Waits for the grant."""
-        self._granted(self._link.granted.wait(None if timeout is None else timeout + LATE))
+        self._granted(self._link.granted.wait(limit))
 
-    async def _wait_async(self, timeout: Optional[float]) -> None:
-        self._granted(await self._link.granted.wait_async(None if timeout is None else timeout + LATE))
+    async def _wait_async(self, limit: Optional[float]) -> None:
+        self._granted(await self._link.granted.wait_async(limit))
 
     def _granted(self, in_time: bool) -> None:
         if not in_time:
@@ -292,8 +297,9 @@ class Hold:
             return None
         # This sees a loss that the thread has not seen yet. The release is confirmed, or the lock's time is over.
         left = link.left() / 1e9
-        link.release()
-        return left + LATE
+        self._close()
+        # When the interpreter ends, the thread that would hear of it does not run any more.
+        return None if sys.is_finalizing() else left + LATE
 
     def _end_release(self, is_done: bool) -> None:
         link = self._link
@@ -302,16 +308,21 @@ class Hold:
         if not is_done:
             log.warning("lockkeeper hold did not confirm the release of the lock")
 
+    def _close(self) -> None:
+        if self._grip is not None:
+            self._link.grasp(self._grip)
+        self._link.release()
+
     def _tell(self) -> None:
         """Calls the callbacks for what they were not called for. It may run in two threads at a time: a pop gives each thing to one."""
         link = self._link
         if link.lost.is_set() and isinstance(link.error, Lost):
-            while self._on_lost:
-                self._call(self._on_lost.pop(0), copy.copy(link.error))
-        while self._on_asked and link.unheard:
-            request = Asked(self, *link.unheard.popleft())
-            for asked in self._on_asked:
-                self._call(asked, request)
+            for lost in _taken(self._on_lost):
+                self._call(lost, copy.copy(link.error))
+        if self._on_asked:
+            for request in _taken(link.unheard):
+                for asked in self._on_asked:
+                    self._call(asked, Asked(self, *request))
         if self._on_wanted and link.wanted:
             link.wanted = False
             for wanted in self._on_wanted:
@@ -341,3 +352,10 @@ class Hold:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a callback failed", exc_info=task.exception())
+
+
+def _taken(things: deque[_Thing]) -> Iterator[_Thing]:
+    """Takes all things, also while another thread takes them."""
+    with suppress(IndexError):
+        while True:
+            yield things.popleft()

@@ -92,6 +92,10 @@ class Link:
         self._remarks = b""
         self._files: list[IO[bytes]] = []
 
+    def grasp(self, grip: io.FileIO) -> None:
+        """Finds the grip again: Python clears weak references in a cycle of garbage before the generators and holds in it end."""
+        self.grip = weakref.ref(grip)
+
     def forked(self) -> bool:
         """Whether this process is a fork of the one that the program serves."""
         return self.pid != os.getpid()

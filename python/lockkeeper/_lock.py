@@ -183,6 +183,7 @@ class Lock:
         # last one of this thread or task.
         last = max(reversed(self._entered.copy()), key=lambda entered: (entered.place == place, entered.who == who))
         self._entered.remove(last)
+        last.hold._link.grasp(last.grip)
         return last
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import pickle
@@ -61,6 +62,9 @@ def test_a_hold_without_a_with_statement_is_released_once(home: Home) -> None:
     hold.release()
     assert home.is_free() and not hold.is_held
     hold.release()
+    with pytest.raises(LockError, match="was released"):
+        with hold:
+            raise AssertionError("it protects nothing")
     with lockkeeper.try_lock(home.name).acquire() as hold:
         assert hold.is_held
     assert home.is_free()
@@ -287,6 +291,27 @@ def test_a_forgotten_hold_is_released_with_a_warning(home: Home) -> None:
     with pytest.warns(ResourceWarning, match="was forgotten"):
         del hold
     until("it is free", home.is_free)
+
+
+def test_a_generator_in_a_cycle_of_garbage_releases_its_hold(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    lock = lockkeeper.lock(home.name)
+
+    def by_hand() -> Iterator[lockkeeper.Hold]:
+        hold = lock.acquire()
+        try:
+            yield hold
+        finally:
+            hold.release()
+
+    for start in (lambda: held_by_a_generator(lock), by_hand):
+        generator = start()
+        next(generator)
+        cycle: list[object] = [generator]
+        cycle.append(cycle)
+        del generator, cycle
+        gc.collect()
+        assert home.is_free()
+    assert caplog.text == ""
 
 
 def test_a_hold_cannot_be_sent_to_another_process(home: Home) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 import threading
 import time
 
@@ -131,6 +132,21 @@ def test_a_killed_interpreter_frees_its_locks_and_its_places_in_queues(home: Hom
 
 def test_a_program_that_ends_with_a_hold_does_not_hang_and_frees_it(home: Home) -> None:
     finish(home.start("hold = lockkeeper.lock(NAME).acquire()"))
+    until("it is free", home.is_free)
+    # Nobody has to wait until the lock's time has passed.
+    unfinished = """
+        sys.stderr.write("warnings\\n")
+        warnings.simplefilter("error")
+
+        def generate():
+            with lockkeeper.lock(NAME, session_timeout=30):
+                yield
+
+        generator = generate()
+        next(generator)
+        """
+    _, remarks = finish(home.start("import warnings\n" + textwrap.dedent(unfinished)))
+    assert remarks == "warnings\n"
     until("it is free", home.is_free)
     # A thread that waits does not keep the interpreter.
     with lockkeeper.lock(home.name):
