@@ -12,7 +12,7 @@ import types
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from typing import Callable, NamedTuple, Optional, TypeVar
 
@@ -64,14 +64,18 @@ class Hold:
         self._on_lost: deque[OnLost] = deque()
         self._on_asked: list[OnAsked] = []
         self._on_wanted: list[OnWanted] = []
-        self._tasks: set[asyncio.Future[object]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         # The thread must not keep what nobody else uses.
         this = weakref.ref(self)
 
         def tell() -> None:
             hold = this()
-            if hold is not None:
-                hold._tell()
+            try:
+                if hold is not None:
+                    hold._tell()
+            except Exception:
+                # The thread must go on: it keeps the hold.
+                log.exception("the callbacks could not be called")
 
         link.tell = tell
         link.lost.tell(tell)
@@ -340,18 +344,25 @@ class Hold:
     def _call_here(self, callback: Callable[[_Event], object], event: _Event) -> None:
         try:
             result = callback(event)
-        except Exception:
+        except (Exception, SystemExit):
             log.exception("the callback for %r failed", event)
             return
-        if self._loop is not None and inspect.isawaitable(result):
-            task = asyncio.ensure_future(result)
+        if not inspect.isawaitable(result):
+            return
+        if self._loop is not None:
+            task = asyncio.create_task(self._call_on(result, event))
             self._tasks.add(task)
-            task.add_done_callback(self._called)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            log.error("the callback for %r did not run: only with asyncio may it be a coroutine function", event)
+            if inspect.iscoroutine(result):
+                result.close()
 
-    def _called(self, task: asyncio.Future[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a callback failed", exc_info=task.exception())
+    async def _call_on(self, result: Awaitable[object], event: object) -> None:
+        try:
+            await result
+        except (Exception, SystemExit):
+            log.exception("the callback for %r failed", event)
 
 
 def _taken(things: deque[_Thing]) -> Iterator[_Thing]:

@@ -18,6 +18,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import IO, Any, Callable, NamedTuple, Optional
 
 from ._flag import Flag
@@ -91,6 +92,8 @@ class Link:
         self._rest = b""
         self._remarks = b""
         self._files: list[IO[bytes]] = []
+        self._unlogged: deque[tuple[Any, ...]] = deque()
+        self._logging = threading.Lock()
 
     def grasp(self, grip: io.FileIO) -> None:
         """Finds the grip again: Python clears weak references in a cycle of garbage before the generators and holds in it end."""
@@ -146,18 +149,25 @@ class Link:
     def check(self) -> Check:
         """Asks whether the lock is held."""
         check = Check()
-        self._checks.append(check)
-        self.say({"do": "check"})
+        try:
+            self._checks.append(check)
+            self.say({"do": "check"})
+        except BaseException:
+            # Nobody knows whether it was asked. One answer too many does no harm; with one too few, the next check would wait for ever.
+            self.say({"do": "check"})
+            raise
         if self.done.is_set():
             check.answered.set()
         return check
 
     def make_way(self) -> Flag:
         """Gives the lock to an earlier class, and returns what tells that it is held again, or never will be."""
-        granted = Flag()
-        self.granted = granted
-        self.makes_way = True
-        self.say({"do": "make_way"})
+        with self._writing:
+            if not self.makes_way:
+                self.granted = Flag()
+                self.makes_way = True
+                self.say({"do": "make_way"})
+            granted = self.granted
         if self.done.is_set():
             granted.set()
         return granted
@@ -168,6 +178,20 @@ class Link:
         # The program keeps as much.
         self.say({"do": "refuse", "why": why.encode()[:4096].decode(errors="ignore")})
 
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Logs something in another thread: this one must go on while a handler waits, perhaps for a lock."""
+        if level < log.getEffectiveLevel():
+            return
+        self._unlogged.append((level, text, *values))
+        with suppress(RuntimeError):
+            # Not a daemon: the program does not end before it is logged.
+            threading.Thread(target=self._log_all, name="lockkeeper log", daemon=False).start()
+
+    def _log_all(self) -> None:
+        with self._logging:
+            while self._unlogged:
+                log.log(*self._unlogged.popleft())
+
     # What the program says, on its thread.
 
     def run(self, words: io.FileIO) -> None:
@@ -177,8 +201,8 @@ class Link:
         except OSError as error:
             self._fail(f"{self.command[0]} cannot be started: {error.strerror or error}")
         except Exception as error:
-            log.exception("listening to lockkeeper hold")
             self._fail(f"listening to lockkeeper hold failed: {error!r}")
+            log.exception("listening to lockkeeper hold")
         finally:
             self._finish()
 
@@ -246,7 +270,8 @@ class Link:
             if not self._is_greeted and text:
                 self._end(Usage(text) if status == 64 else Internal(text))
             elif self.trust != 0 and not self.makes_way:
-                log.warning("lockkeeper hold (pid %d) ended with %s; the lock may be trusted until its time has passed", pid, how)
+                text = "lockkeeper hold (pid %d) ended with %s; the lock may be trusted until its time has passed"
+                self.log(logging.WARNING, text, pid, how)
                 while now() < self.trust and not self.closing.is_set():
                     self.closing.wait((self.trust - now()) / 1e9)
                 if not self.closing.is_set():
@@ -282,7 +307,7 @@ class Link:
         if self._is_greeted:
             *lines, self._remarks = self._remarks.split(b"\n")
             for line in lines:
-                log.warning("%s", line.decode(errors="replace"))
+                self.log(logging.WARNING, "%s", line.decode(errors="replace"))
         return data != b""
 
     def _read_lines(self, out: int) -> bool:
@@ -302,7 +327,7 @@ class Link:
             event = json.loads(line)
             kind = event["event"]
         except (ValueError, TypeError, KeyError):
-            log.warning("lockkeeper hold said %r, which is no event", line)
+            self.log(logging.WARNING, "lockkeeper hold said %r, which is no event", line)
             return
         # After its last line, or a loss that this process has seen, nothing else counts.
         if not self.done.is_set():
@@ -322,7 +347,7 @@ class Link:
             self._is_distrusted = True
 
     def _hear_waiting(self, event: dict[str, Any]) -> None:
-        log.info("waiting for %s: %d ahead, held by %s", event["path"], event["ahead"], event.get("holder", "somebody"))
+        self.log(logging.INFO, "waiting for %s: %d ahead, held by %s", event["path"], event["ahead"], event.get("holder", "somebody"))
 
     def _hear_acquired(self, event: dict[str, Any]) -> None:
         self.asked = self.wanted = False
@@ -339,7 +364,8 @@ class Link:
             self.trust = max(self.trust, event["valid_until_ns"])
 
     def _hear_suspected(self, event: dict[str, Any]) -> None:
-        log.warning("the servers do not answer; the lock may be trusted for %.1f s", max(0, event["valid_until_ns"] - now()) / 1e9)
+        left = max(0, event["valid_until_ns"] - now()) / 1e9
+        self.log(logging.WARNING, "the servers do not answer; the lock may be trusted for %.1f s", left)
 
     def _hear_checked(self, event: dict[str, Any]) -> None:
         self._hear_valid(event)
@@ -358,7 +384,7 @@ class Link:
 
     def _hear_released(self, event: dict[str, Any]) -> None:
         if event.get("message"):
-            log.warning("%s", event["message"])
+            self.log(logging.WARNING, "%s", event["message"])
         # Without our word, somebody has sent it a signal.
         if not self.closing.is_set() and self.trust != 0:
             self._end(Lost("lockkeeper hold was told by a signal to release the lock"))
@@ -376,7 +402,7 @@ class Link:
             check.problem = Refused(event["message"], event["hint"])
             check.answered.set()
         else:
-            log.warning("%s", event["message"])
+            self.log(logging.WARNING, "%s", event["message"])
 
     # A fork.
 
@@ -412,7 +438,10 @@ os.register_at_fork(after_in_child=_forget_all)
 
 def start(command: list[str]) -> tuple[Link, io.FileIO]:
     """Starts a program that holds a lock; returns the grip on it, too. When nothing refers to that any more, the hold ends."""
-    reads, writes = os.pipe()
+    try:
+        reads, writes = os.pipe()
+    except OSError as error:
+        raise Internal(f"no pipe for the lock: {error.strerror}") from None
     grip = io.FileIO(writes, "wb")
     words = io.FileIO(reads, "rb")
     link = Link(command, grip)

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 Duration = Union[int, float, timedelta]
 """Seconds, or a timedelta."""
 
+LATE = 15.0
+"""Seconds that the program may be late with its answer. Without a wait, it looks for a server for 10 s."""
+
 
 class Options(TypedDict, total=False):
     """How a lock is held, and where. `lockkeeper help hold` describes each option; durations are in seconds."""
@@ -82,9 +85,15 @@ class Lock:
         if not names:
             raise Usage("no name of a lock", 'write the name of the lock, such as lock("nightly")')
         self._names = tuple(names)
-        self._timeout = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        # With retries, the program waits for as long as that several times.
+        has_retries = options.get("foreground") or options.get("background") or options.get("options")
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        self._limit = None if seconds is None or has_retries else seconds + LATE
         self._words = [*words, *arguments(options)]
         self._message = options.get("message")
+        for word in (*self._names, *self._words, self._message or ""):
+            if not _is_text(word):
+                raise Usage(f"{word!r} is no text that a program can be given", "write a text without NUL and half characters")
         self._callbacks = options.get("on_lost"), options.get("on_asked"), options.get("on_wanted")
         # What the with statements hold. The grip is here and not in the hold: when a Ctrl-C comes just before __exit__ does anything, this
         # lock is all that can be freed, because the caller's variable keeps the hold.
@@ -94,7 +103,7 @@ class Lock:
         """Acquires the lock, and returns the hold, which has to be released."""
         hold = self._start(None)
         try:
-            hold._wait(self._timeout)
+            hold._wait(self._limit)
             return hold
         except BaseException:
             hold._abandon()
@@ -104,7 +113,7 @@ class Lock:
         """The same as `acquire` for asyncio. A cancellation ends the wait."""
         hold = self._start(asyncio.get_running_loop())
         try:
-            await hold._wait_async(self._timeout)
+            await hold._wait_async(self._limit)
             return hold
         except BaseException:
             hold._abandon()
@@ -113,7 +122,7 @@ class Lock:
     def __enter__(self) -> Hold:
         hold = self._start(None)
         try:
-            hold._wait(self._timeout)
+            hold._wait(self._limit)
             self._entered.append(_Entered(_place(sys._getframe(1)), threading.get_ident(), hold, hold._disown()))
             return hold
         except BaseException:
@@ -143,7 +152,7 @@ class Lock:
     async def _enter_async(self, place: tuple[object, ...]) -> Hold:
         hold = self._start(asyncio.get_running_loop())
         try:
-            await hold._wait_async(self._timeout)
+            await hold._wait_async(self._limit)
             self._entered.append(_Entered(place, asyncio.current_task(), hold, hold._disown()))
             return hold
         except BaseException:
@@ -166,6 +175,7 @@ class Lock:
         message = self._message
         if message is None:
             name = os.path.basename(sys.argv[0]) if sys.argv else ""
+            name = name.encode(errors="replace").decode()
             message = f"{'python' if name in ('', '-c', '-m') else name}, process {os.getpid()}"
         words = [_program.find(), "hold", *self._words, f"--message={message}", "--", *self._names]
         hold = Hold(*_link.start(words), loop)
@@ -179,8 +189,8 @@ class Lock:
         return hold
 
     def _leave(self, place: tuple[object, ...], who: object) -> _Entered:
-        # The with statement's own, also if it is a generator's that was entered in another thread or task. An ExitStack has none: its is the
-        # last one of this thread or task.
+        # The with statement's own, also in a generator that was entered in another thread or task. Without a statement, as in an ExitStack,
+        # it is the last one of this thread or task.
         last = max(reversed(self._entered.copy()), key=lambda entered: (entered.place == place, entered.who == who))
         self._entered.remove(last)
         last.hold._link.grasp(last.grip)
@@ -241,6 +251,13 @@ def duration(name: str, value: Duration) -> str:
         raise Usage(f"{name}={value!r} is no duration", "write seconds, such as 30 or 0.5, or a timedelta")
     # Rounded up: a short wait is no attempt without a wait.
     return f"{-int(-seconds * 1000 // 1)}ms"
+
+
+def _is_text(word: object) -> bool:
+    try:
+        return isinstance(word, str) and b"\0" not in os.fsencode(word)
+    except UnicodeEncodeError:
+        return False
 
 
 def _path(path: Union[str, os.PathLike[str], None]) -> Optional[str]:

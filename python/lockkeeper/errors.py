@@ -17,12 +17,12 @@ class LockError(Exception):
         return type(self), (self.message, self.hint)
 
 
-class Taken(LockError):
-    """The lock is taken, and the caller did not want to wait."""
-
-
 class TimedOut(LockError, TimeoutError):
     """The lock was not granted in time."""
+
+
+class Taken(TimedOut):
+    """The lock is taken, and the caller did not want to wait."""
 
 
 class Withdrawn(LockError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -157,11 +158,16 @@ def test_callbacks_run_in_the_loop_and_may_cancel_the_work(home: Home) -> None:
         async def fails(error: Lost) -> None:
             raise RuntimeError("a mistake in a callback")
 
+        async def exits(error: Lost) -> None:
+            sys.exit(3)
+
         async def work() -> None:
             async with lockkeeper.lock(home.name, on_lost=coroutine) as hold:
                 task = asyncio.current_task()
                 assert task is not None
                 hold.on_lost(fails)
+                hold.on_lost(exits)
+                hold.on_lost(lambda _: sys.exit(3))
                 hold.on_lost(lambda _: task.cancel())
                 await asyncio.to_thread(home.lockkeeper, "break", home.name, "--reason", "it hangs", "--yes")
                 await asyncio.sleep(1000)

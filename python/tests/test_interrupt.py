@@ -5,8 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
+from types import FrameType
+from typing import Any
 
-from tests.conftest import Home, finish, line, until
+import pytest
+
+import lockkeeper
+from tests.conftest import SOON, Home, finish, line, until
 
 RANDOM = """
 import random
@@ -128,6 +134,28 @@ def test_an_interrupt_at_each_step_leaves_no_hold(home: Home) -> None:
         out, remarks = finish(program)
         assert int(out) > 100, (out, remarks)
         until("nobody holds it, or waits", lambda: home.count(home.name + attempt) == (0, 0))
+
+
+def test_an_interrupt_of_a_check_leaves_the_next_one_its_answer(home: Home) -> None:
+    with lockkeeper.lock(home.name) as hold:
+        for event in ("call", "return"):
+
+            def interrupt(frame: FrameType, what: str, _: object) -> Any:
+                if frame.f_code.co_name == "say" and what == event:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return interrupt
+
+            usual = sys.gettrace()
+            sys.settrace(interrupt)
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    hold.check()
+            finally:
+                sys.settrace(usual)
+            for _ in range(2):
+                check = hold._link.check()
+                assert check.answered.wait(SOON)
 
 
 def test_an_interrupt_ends_a_wait_and_the_program_goes_on(home: Home) -> None:

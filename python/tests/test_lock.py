@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
@@ -13,13 +14,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Callable
 
 import pytest
 
 import lockkeeper
 from lockkeeper import LockError, Usage, _program
-from tests.conftest import SESSION, Home, line, say, until
+from tests.conftest import SESSION, SOON, Home, line, say, until
 
 
 def test_a_with_statement_holds_the_lock_and_releases_it_at_its_end(home: Home) -> None:
@@ -125,9 +126,9 @@ def test_a_lock_that_is_taken_names_its_holder(home: Home) -> None:
     with lockkeeper.lock(home.name, message="nightly index"):
         for taken, error in (
             (lockkeeper.try_lock(home.name), lockkeeper.Taken),
-            (lockkeeper.lock(home.name, timeout=0), lockkeeper.Taken),
-            (lockkeeper.lock(home.name, timeout=0.1), lockkeeper.TimedOut),
-            (lockkeeper.lock(home.name, timeout=timedelta(milliseconds=100)), lockkeeper.TimedOut),
+            (lockkeeper.lock(home.name, timeout=0), lockkeeper.TimedOut),
+            (lockkeeper.lock(home.name, timeout=0.5), lockkeeper.TimedOut),
+            (lockkeeper.lock(home.name, timeout=timedelta(milliseconds=500)), lockkeeper.TimedOut),
         ):
             with pytest.raises(error, match="nightly index"):
                 with taken:
@@ -190,6 +191,12 @@ def test_an_error_says_what_is_wrong_and_the_remedy(home: Home, monkeypatch: pyt
             lockkeeper.lock("a", **mistake)
     with pytest.raises(Usage, match="name"):
         lockkeeper.lock()
+    texts: list[Any] = ["a\0b", "a\ud800", 5, None]
+    for text in texts:
+        with pytest.raises(Usage, match="no text"):
+            lockkeeper.lock(text)
+        with pytest.raises(Usage, match="no text"):
+            lockkeeper.lock("a", options=[text])
     with pytest.raises(Usage, match="extra '/'"):
         lockkeeper.lock("a//b").acquire()
     # A name is no option.
@@ -244,6 +251,28 @@ def test_a_program_that_is_no_lockkeeper_is_an_error_with_its_words(
         lockkeeper.lock(home.name).acquire()
 
 
+def test_a_limit_of_open_files_is_an_error_of_the_package(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pipe() -> tuple[int, int]:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched, pytest.raises(lockkeeper.Internal, match="Too many open files"):
+        patched.setattr("os.pipe", no_pipe)
+        lockkeeper.lock(home.name).acquire()
+
+
+def test_a_script_whose_name_is_no_text_takes_locks(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/srv/\udcff.py"])
+    with lockkeeper.lock(home.name):
+        assert "?.py, process" in home.lockkeeper("why", home.name).stdout
+
+
+def test_a_wait_with_retries_lasts_for_all_of_them(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lockkeeper._lock.LATE", 0.0)
+    with lockkeeper.lock(home.name, message="nightly index"):
+        with pytest.raises(lockkeeper.TimedOut, match="nightly index"):
+            lockkeeper.lock(home.name, timeout=0.2, options=["--retries", "1", "--retry-delay", "200ms"]).acquire()
+
+
 def test_a_request_reaches_the_callback_and_its_refusal_who_asked(home: Home) -> None:
     asked: list[lockkeeper.Asked] = []
     with lockkeeper.lock(home.name, on_asked=asked.append) as hold:
@@ -284,6 +313,10 @@ def test_a_hold_of_the_background_makes_way_and_is_held_again(home: Home) -> Non
         assert hold.is_held and first is not None and hold.token is not None
         assert first < between < hold.token
         hold.check()
+        # Two callbacks at the same time.
+        granted = hold._link.make_way(), hold._link.make_way()
+        assert [flag.wait(SOON) for flag in granted] == [True, True]
+        hold.check()
 
 
 def test_a_forgotten_hold_is_released_with_a_warning(home: Home) -> None:
@@ -303,7 +336,8 @@ def test_a_generator_in_a_cycle_of_garbage_releases_its_hold(home: Home, caplog:
         finally:
             hold.release()
 
-    for start in (lambda: held_by_a_generator(lock), by_hand):
+    starts: list[Callable[[], Iterator[lockkeeper.Hold]]] = [lambda: held_by_a_generator(lock), by_hand]
+    for start in starts:
         generator = start()
         next(generator)
         cycle: list[object] = [generator]
@@ -327,4 +361,48 @@ def test_a_wait_is_logged_with_the_holder(home: Home, caplog: pytest.LogCaptureF
     with lockkeeper.lock(home.name, message="nightly index"):
         with pytest.raises(lockkeeper.TimedOut):
             lockkeeper.lock(home.name, timeout=0.2).acquire()
-    assert f"waiting for /locks/{home.name}: 1 ahead" in caplog.text and "nightly index" in caplog.text
+    until("it is logged", lambda: f"waiting for /locks/{home.name}: 1 ahead" in caplog.text)
+    assert "nightly index" in caplog.text
+
+
+def test_a_handler_of_the_log_may_wait_for_a_lock(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if threading.current_thread() is threading.main_thread():
+                with lockkeeper.lock(home.name, timeout=SOON):
+                    records.append(record)
+
+    records: list[logging.LogRecord] = []
+    handler, log = Handler(), logging.getLogger("lockkeeper")
+    caplog.set_level(logging.INFO, "lockkeeper")
+    log.addHandler(handler)
+    try:
+        other = lockkeeper.lock(home.name).acquire()
+
+        def release() -> None:
+            until("the handler waits", lambda: home.count() == (1, 1))
+            other.release()
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        log.info("a line")
+        thread.join()
+    finally:
+        log.removeHandler(handler)
+    assert len(records) == 1
+
+
+def test_an_error_while_callbacks_are_called_ends_no_hold(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(self: lockkeeper.Hold) -> None:
+        failed.set()
+        raise RuntimeError("a mistake")
+
+    failed = threading.Event()
+    with lockkeeper.lock(home.name) as hold:
+        monkeypatch.setattr(lockkeeper.Hold, "_tell", fails)
+        revoke = subprocess.Popen([_program.find(), "revoke", home.name, "--wait", "1m"], stderr=subprocess.DEVNULL)
+        assert failed.wait(SOON)
+        hold.check()
+        hold.refuse("busy")
+        assert revoke.wait() == 2 and hold.is_held
+        monkeypatch.undo()

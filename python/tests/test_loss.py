@@ -137,6 +137,18 @@ def test_a_broken_lock_is_lost_at_once_and_everything_says_why(home: Home) -> No
     assert threads == ["lockkeeper callback"]
 
 
+def test_a_callback_that_exits_or_cannot_run_is_logged(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    async def coroutine(_: Lost) -> None:
+        raise AssertionError("it ran")
+
+    hold = lockkeeper.lock(home.name, on_lost=lambda _: sys.exit(3)).acquire()
+    hold.on_lost(coroutine)
+    assert home.lockkeeper("break", home.name, "--reason", "it hangs", "--yes").returncode == 0
+    until("both are logged", lambda: "SystemExit: 3" in caplog.text and "only with asyncio" in caplog.text)
+    with pytest.raises(Lost):
+        hold.release()
+
+
 def test_the_error_of_the_block_is_not_replaced_by_the_loss(home: Home) -> None:
     with pytest.raises(ZeroDivisionError):
         with lockkeeper.lock(home.name) as hold:
