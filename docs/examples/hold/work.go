@@ -33,7 +33,9 @@ func work() int {
 		step(number, event.Locks[0].Token)
 	}
 	hold.Say(map[string]string{"do": "release"})
-	<-hold.Ended
+	if next(events, "released", "lost", "ended").Event == "lost" {
+		return 76
+	}
 	return 0
 }
 

@@ -10,11 +10,14 @@ async function step(number, token) {
 let begin; // with the event that ends the wait
 const begun = new Promise((resolve) => { begin = resolve; });
 const ends = ["acquired", "failed", "released"];
-const hold = new Hold(process.argv.slice(2), (event) => ends.includes(event.event) && begin(event));
+const hold = new Hold(process.argv.slice(2), (event) => {
+  if (event.event === "lost") process.exitCode = 76; // also during the last step
+  if (ends.includes(event.event)) begin(event);
+});
 try {
   const { event, exit_code, message, hint, locks } = await begun;
   if (event === "failed") console.error([message, hint].filter(Boolean).join("\n"));
-  process.exitCode = exit_code;
+  process.exitCode ??= exit_code;
   for (let number = 1; event === "acquired" && number <= 5; number++) {
     if (!hold.held()) {
       console.error("the lock is lost");

@@ -26,5 +26,6 @@ try:
     hold.say("release")
     while kind not in ("released", "lost", "ended"):
         kind, event = events.get()
+    sys.exit(76 if kind == "lost" else 0)
 finally:
     hold.child.stdin.close()  # releases the lock too
