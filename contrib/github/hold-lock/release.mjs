@@ -3,7 +3,9 @@ import { spawnSync } from "node:child_process";
 
 const hold = process.env.STATE_hold;
 if (hold) {
-  const { status } = spawnSync("lockkeeper", ["release", hold], { stdio: "inherit" });
-  // 76: the lock was lost while the job ran, and another one may have held it meanwhile. 1: the hold is over already.
+  const { status, error } = spawnSync("lockkeeper", ["release", hold], { stdio: "inherit" });
+  if (error) console.log(`::error title=hold-lock::the program lockkeeper cannot be started, so the hold ends with the job: ${error.code}`);
+  // If the lock was lost, another job may have held it meanwhile.
+  if (status === 1) console.log("::error title=hold-lock::the hold is over: the lock was lost, or it was released in a step");
   process.exit(status ?? 70);
 }

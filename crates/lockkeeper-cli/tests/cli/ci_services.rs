@@ -317,10 +317,7 @@ mod over_steps {
     impl Runner {
         /// Runs a part of the action that holds a lock, as a child of this process, which is the runner's of the job.
         fn part(&self, part: &str, more: Values<'_>) -> Output {
-            let action = yaml("github/hold-lock/action.yml");
-            let script = action["runs"][part].as_str().unwrap();
-            let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/github/hold-lock");
-            let file = dir.join(script).display().to_string();
+            let file = script(part);
             let files = ["GITHUB_STATE", "GITHUB_OUTPUT", "GITHUB_ENV"];
             let files = files.map(|name| (name.to_owned(), self.home.file(name).display().to_string()));
             let more = more.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
@@ -333,6 +330,13 @@ mod over_steps {
             let pair = |line: &str| line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
             lines.lines().filter_map(pair).collect()
         }
+    }
+
+    /// Returns the file of a part of the action.
+    fn script(part: &str) -> String {
+        let action = yaml("github/hold-lock/action.yml");
+        let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/github/hold-lock");
+        dir.join(action["runs"][part].as_str().unwrap()).display().to_string()
     }
 
     fn count(servers: &str) -> (usize, usize) {
@@ -361,15 +365,26 @@ mod over_steps {
         }
         // Another job of the same machine waits for it.
         let output = runner.part("main", &[inputs[0], inputs[1], ("INPUT_WAIT", "100ms")]);
-        assert!(output.status.code() == Some(75) && said(&output).contains("actions/runs/7"), "{}", said(&output));
+        let told = said(&output);
+        assert!(output.status.code() == Some(75) && told.contains("actions/runs/7"), "{told}");
+        assert!(told.contains("::error title=hold-lock::waited"), "{told}");
         let state = runner.written("GITHUB_STATE");
         let state: Vec<_> = state.into_iter().map(|(name, value)| (format!("STATE_{name}"), value)).collect();
         let state: Vec<_> = state.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let output = runner.part("post", &state);
         assert!(output.status.success(), "{}", said(&output));
         assert_eq!(count(servers), (0, 0));
+        // Lost, or released in a step.
+        let output = runner.part("post", &state);
+        assert!(output.status.code() == Some(1) && said(&output).contains("::the hold is over: the lock was lost"));
         // Cancelled before it held anything.
         assert!(runner.part("post", &[]).status.success());
+        // Permits have no token, and the steps do not keep that of another lock.
+        let output = runner.part("main", &[inputs[0], inputs[1], ("INPUT_PERMITS", "2")]);
+        assert!(output.status.success(), "{}", said(&output));
+        assert_eq!(runner.written("GITHUB_ENV").last().unwrap(), &("LOCKKEEPER_TOKEN".to_owned(), String::new()));
+        let (_, hold) = runner.written("GITHUB_STATE").pop().unwrap();
+        assert!(runner.part("post", &[("STATE_hold", hold.as_str())]).status.success());
     }
 
     #[test]
@@ -388,6 +403,29 @@ mod over_steps {
             assert_eq!(first.lines().count(), 1, "{first}");
         }
         assert_eq!(count(servers), (0, 0));
+    }
+
+    /// The runner sends a signal to the process of the step only.
+    #[test]
+    fn a_step_that_is_cancelled_while_it_waits_leaves_nothing_that_waits() {
+        let runner = Runner::new();
+        let servers = runner.served.address.as_str();
+        let mut holder = Home::with_servers(servers).spawn("deploy", &[], "echo up; cat");
+        assert_eq!(holder.line(), "up");
+        let line = "node \"$STEP\" & step=$!
+            until lockkeeper show deploy --json --servers \"$INPUT_SERVERS\" | grep -q '\"waiters\":\\[{'; do :; done
+            kill -INT $step; wait $step";
+        let variables = [("STEP", script("main").as_str()), ("INPUT_LOCK", "deploy"), ("INPUT_SERVERS", servers)];
+        let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let output = runner.run(&["bash", "-c", line], &variables);
+        assert!(
+            output.status.code() == Some(70) && said(&output).contains("the wait was ended by"),
+            "{}",
+            said(&output)
+        );
+        assert_eq!(count(servers), (1, 0));
+        holder.close_stdin();
+        holder.wait();
     }
 
     /// The playbook fails in the middle, and its `always` releases the lock.
