@@ -415,7 +415,8 @@ mod over_steps {
         let line = "node \"$STEP\" & step=$!
             until lockkeeper show deploy --json --servers \"$INPUT_SERVERS\" | grep -q '\"waiters\":\\[{'; do :; done
             kill -INT $step; wait $step";
-        let variables = [("STEP", script("main").as_str()), ("INPUT_LOCK", "deploy"), ("INPUT_SERVERS", servers)];
+        let step = script("main");
+        let variables = [("STEP", step.as_str()), ("INPUT_LOCK", "deploy"), ("INPUT_SERVERS", servers)];
         let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
         let output = runner.run(&["bash", "-c", line], &variables);
         assert!(
