@@ -28,7 +28,7 @@ def test_async_with_holds_the_lock_and_releases_it(home: Home) -> None:
                 async with lockkeeper.try_lock(home.name):
                     pass
             with pytest.raises(lockkeeper.TimedOut):
-                await lockkeeper.lock(home.name, timeout=0.1).aacquire()
+                await lockkeeper.lock(home.name, timeout=1).aacquire()
         assert home.is_free()
         hold = await lockkeeper.lock(home.name).aacquire()
         await hold.arelease()
