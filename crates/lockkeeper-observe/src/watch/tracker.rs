@@ -1,7 +1,7 @@
 //! Follows a tree of locks from events and reads, and says what happened. Without I/O and without a clock.
 //!
-//! Events of a watch are complete and in order. A listing is older or newer than some of them. Of a node with events since the request for
-//! the listing, the events count; of all other nodes, the listing counts.
+//! Events of a watch are complete and in order. A listing is older or newer than some of them. Of a node that was created or
+//! deleted since the request for the listing, the events count; of all other nodes, the listing counts.
 
 mod ends;
 mod lock;
@@ -91,7 +91,7 @@ pub struct Tracker {
     unexplained: VecDeque<Unexplained>,
     wanted: Vec<Wanted>,
     facts: Vec<Fact>,
-    /// The nodes with events since a walk began.
+    /// The nodes that were created or deleted since a walk began.
     touched: Option<HashSet<String>>,
     /// Since when changes are not seen, and why.
     gap: Option<(Moment, GapCause)>,
@@ -140,7 +140,8 @@ impl Tracker {
         if !self.is_inside(path) {
             return;
         }
-        if let Some(touched) = &mut self.touched {
+        // A node that was written may not be known: that it exists is what the listing says.
+        if let Some(touched) = self.touched.as_mut().filter(|_| change != TreeChange::Written) {
             touched.insert(path.to_owned());
         }
         self.count(path, change);

@@ -476,6 +476,19 @@ fn handed_over(world: &mut World, read: impl Fn(&str) -> bool) -> (Tracker, Vec<
     (tracker, left)
 }
 
+/// A write does not say that the node is known: it came before the walk.
+#[test]
+fn a_contender_whose_node_is_written_during_a_walk_is_found() {
+    let at = |ms| Moment { ms, wall_ms: 1_000_000 + ms };
+    let (mut world, mut tracker) = (World::default(), Tracker::new("/locks", Limits::default()));
+    world.join(0, 7, false);
+    let node = world.nodes.keys().next().unwrap();
+    tracker.begin_walk();
+    tracker.change(node, TreeChange::Written, at(1));
+    tracker.end_walk(&world.walk(), at(2));
+    assert!(tracker.take_wanted().iter().any(|wanted| wanted.path == *node));
+}
+
 /// The read of an earlier marker says nothing of a later one.
 #[test]
 fn the_read_of_a_holder_marker_that_has_gone_does_not_count_for_the_next_one() {
