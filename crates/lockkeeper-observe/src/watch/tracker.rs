@@ -572,6 +572,8 @@ impl Tracker {
             return;
         }
         let path = path.clone();
+        // Also a record without an owner was shown.
+        self.dirty.insert(path.clone());
         self.lease(&path, None, at);
         if let Some(lock) = self.locks.get_mut(&path) {
             lock.exists = false;
