@@ -70,7 +70,8 @@ pub(super) struct Slot {
 ///
 /// Two reads, one after the other; for each of the first records of a lock one create more.
 pub(super) async fn next_slot(ensemble: &dyn Ensemble, lock: &str, beside: Option<u32>) -> Result<Slot, OpError> {
-    for _ in 0..MAX_ATTEMPTS {
+    // Each time that another client was first, it has made one of the nodes: at most so many times.
+    for _ in 0..=SLOTS {
         let written = match ensemble.read(lock).await {
             Ok(seen) => count(&seen),
             Err(OpError::NoNode) => {
