@@ -162,7 +162,7 @@ impl Event {
 
     /// Returns its line, with the end of the line.
     pub fn line(&self) -> String {
-        serde_json::to_string(self).expect("structs of texts and numbers always serialise") + "\n"
+        line(self)
     }
 }
 
@@ -197,6 +197,17 @@ pub enum Word {
     MakeWay,
     /// Of the client that has asked for a lock that is bound to something else: it knows of the grant, and the hold goes on without it.
     Keep,
+}
+
+impl Word {
+    /// Returns its line, with the end of the line.
+    pub fn line(&self) -> String {
+        line(self)
+    }
+}
+
+fn line(said: &impl Serialize) -> String {
+    serde_json::to_string(said).expect("structs of texts and numbers always serialise") + "\n"
 }
 
 /// A line that is no word of the protocol.

@@ -189,8 +189,7 @@ async fn listen(mut lines: Lines<BufReader<OwnedReadHalf>>, tell: watch::Sender<
 
 async fn speak(mut words: mpsc::UnboundedReceiver<Word>, mut output: OwnedWriteHalf) {
     while let Some(word) = words.recv().await {
-        let line = serde_json::to_string(&word).expect("texts always serialise") + "\n";
-        if output.write_all(line.as_bytes()).await.is_err() {
+        if output.write_all(word.line().as_bytes()).await.is_err() {
             return;
         }
     }

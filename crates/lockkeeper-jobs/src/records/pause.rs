@@ -71,9 +71,14 @@ impl JobLog {
 
     /// Pauses the job at `now_ms`, the servers' time. Replaces an earlier pause. Returns the pause.
     pub fn pause(&mut self, by: Owner, reason: String, now_ms: i64, until_ms: Option<i64>) -> Pause {
-        let (in_effect, ended): (Vec<_>, Vec<_>) = self.pause.iter().partition(|pause| pause.is_in_effect(now_ms));
-        let since_ms = in_effect.first().map_or(now_ms, |before| before.since_ms);
-        self.earlier_pauses.extend(ended.iter().filter_map(|pause| Some((pause.since_ms, pause.until_ms?))));
+        let since_ms = match &self.pause {
+            Some(before) if before.is_in_effect(now_ms) => before.since_ms,
+            ended => {
+                let ended = ended.as_ref().and_then(|pause| Some((pause.since_ms, pause.until_ms?)));
+                self.earlier_pauses.extend(ended);
+                now_ms
+            }
+        };
         self.earlier_pauses.drain(..self.earlier_pauses.len().saturating_sub(MAX_EARLIER));
         self.pause.insert(Pause { by, reason, since_ms, until_ms }).clone()
     }

@@ -96,7 +96,7 @@ impl AcquireArgs {
     pub(super) fn parse(words: impl Iterator<Item = OsString>) -> Option<Self> {
         let acquire = <AcquireArgs as clap::Args>::augment_args(clap::Command::new("acquire").no_binary_name(true));
         let mut args = AcquireArgs::from_arg_matches(&acquire.try_get_matches_from(words).ok()?).ok()?;
-        take_names("acquire", &mut args.names, &mut args.command, &args.leased).ok()?;
+        take_names("acquire", &mut args.names, &mut args.command).ok()?;
         Some(args)
     }
 

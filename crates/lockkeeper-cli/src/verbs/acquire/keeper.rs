@@ -1,7 +1,7 @@
 //! The process that keeps a hold after the command that acquired it: `lockkeeper __keep ID BOND WORDS…`, started by `acquire`.
 //!
 //! It belongs to no terminal. While it waits, it ends with `acquire`. From the grant on it ends with its bond, with a release by a client of
-//! its socket, or with a loss. Then it removes the socket.
+//! its socket, or with a loss, of which it tells whoever comes until the bond is over. Then it removes the socket.
 
 use std::ffi::OsString;
 use std::future::pending;

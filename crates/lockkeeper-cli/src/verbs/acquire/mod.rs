@@ -41,7 +41,8 @@ struct Acquired<'a> {
 
 /// Starts the keeper, and prints the hold when it has the locks; returns the exit status.
 async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure> {
-    take_names("acquire", &mut args.names, &mut args.command, &args.leased)?;
+    take_names("acquire", &mut args.names, &mut args.command)?;
+    args.leased.check_without_command("acquire")?;
     let bond = Bond::of(args.process, args.time)?;
     let keepers = Keepers::of(&args.common.connect, printer)?;
     keepers.create()?;
@@ -68,8 +69,7 @@ async fn acquire(mut args: AcquireArgs, printer: &Printer) -> Result<u8, Failure
             Some(Ok(Event::Acquired { locks, only, .. })) => {
                 let token = only.and_then(|only| only.token);
                 print(&args, &id, (token.as_deref(), &locks), bond, printer)?;
-                let keep = serde_json::to_string(&Word::Keep).expect("a word serialises") + "\n";
-                let kept = says.write_all(keep.as_bytes()).await;
+                let kept = says.write_all(Word::Keep.line().as_bytes()).await;
                 kept.map_err(|error| Failure::system("cannot tell the keeper", error))?;
                 return Ok(Code::Done.status());
             }

@@ -102,17 +102,8 @@ pub(crate) struct HoldArgs {
     pub command: Vec<OsString>,
 }
 
-/// Refuses what only a command can do, and takes the words behind `--` as the names, if there are none before it. With names, they would be a command, and this verb runs none.
-pub(crate) fn take_names(
-    verb: &str,
-    names: &mut Vec<String>,
-    behind: &mut Vec<OsString>,
-    leased: &LeaseArgs,
-) -> Result<(), Failure> {
-    if !leased.cleanup.is_zero() {
-        return Err(Failure::new(Code::Usage, format!("--cleanup: {verb} has no command that could clean up"))
-            .hint("leave it out, or use lockkeeper run"));
-    }
+/// Takes the words behind `--` as the names, if there are none before it. With names, they would be a command, and this verb runs none.
+pub(crate) fn take_names(verb: &str, names: &mut Vec<String>, behind: &mut Vec<OsString>) -> Result<(), Failure> {
     let behind = std::mem::take(behind);
     if names.is_empty() {
         *names = behind.into_iter().map(|name| name.to_string_lossy().into_owned()).collect();

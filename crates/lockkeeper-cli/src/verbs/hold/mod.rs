@@ -52,7 +52,8 @@ impl Verb for HoldArgs {
 
 /// Holds the locks for the client; returns the exit status.
 async fn hold(mut args: HoldArgs, printer: &Printer) -> Result<u8, Failure> {
-    take_names("hold", &mut args.names, &mut args.command, &args.leased)?;
+    take_names("hold", &mut args.names, &mut args.command)?;
+    args.leased.check_without_command("hold")?;
     // First: a parent that has ended since cannot be told from another one.
     let parent = getppid().map(until_ended);
     let mut clients = Clients::default();

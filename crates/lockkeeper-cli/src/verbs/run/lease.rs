@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::args::values::{Waiting, duration, lease, waiting};
+use crate::exit::{Code, Failure};
 
 /// The options of a leased lock, as in Apache Helix.
 #[derive(Clone, Debug, clap::Args)]
@@ -70,6 +71,15 @@ pub(crate) struct LeaseArgs {
 }
 
 impl LeaseArgs {
+    /// Refuses what only a command can do.
+    pub(crate) fn check_without_command(&self, verb: &str) -> Result<(), Failure> {
+        if self.cleanup.is_zero() {
+            return Ok(());
+        }
+        Err(Failure::new(Code::Usage, format!("--cleanup: {verb} has no command that could clean up"))
+            .hint("leave it out, or use lockkeeper run"))
+    }
+
     /// Returns whether the hold ends with its lease, even if nobody asks for the lock.
     pub(crate) fn is_strict(&self) -> bool {
         self.strict_lease || self.keep_node
